@@ -1,0 +1,1 @@
+"""Agent sessions: replay against a server, metrics, run archive, curve."""

@@ -1,0 +1,22 @@
+"""Time as the engine sees it: seconds, monotone, wall or virtual."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything that tells the time in seconds and never runs backwards."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start."""
+        ...
+
+
+class WallClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Seconds of `time.monotonic`."""
+        return time.monotonic()

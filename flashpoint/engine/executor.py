@@ -1,0 +1,43 @@
+"""What the engine asks of whatever runs its steps (DESIGN: torch, distributed or virtual)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from flashpoint.cache.spec import CacheSpec
+from flashpoint.engine.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What an executor has room for.
+
+    blocks: paged blocks, ids 0 … blocks-1.  block_tokens: tokens per block.
+    slots: sequences that can run at once.  max_context: tokens of one sequence, prompt and answer.
+    vocab_size: valid token ids are 0 … vocab_size-1.
+    """
+
+    blocks: int
+    block_tokens: int
+    slots: int
+    max_context: int
+    vocab_size: int
+    cache_spec: CacheSpec
+
+
+class Executor(Protocol):
+    """Runs steps. Not thread safe: one caller."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """Fixed for the executor's life."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute every chunk of `plan`; state of a slot starts afresh when a chunk has `start == 0`.
+
+        A chunk whose numbers are not finite yields `Sampled.error` and harms no other chunk. An exception
+        means that the whole step failed and nothing of it may be used.
+        """
+        ...

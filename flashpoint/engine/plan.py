@@ -1,0 +1,88 @@
+"""What crosses from the scheduler to an executor and back: plain data, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from flashpoint.engine.sampling import SamplingParams
+
+TokenArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One sequence's share of a step: positions `start` … `len(history) - 1`.
+
+    Prefill, a piece of a prefill and a decode step differ only in length.
+
+    request_id: whose tokens these are.
+    slot: index of the sequence's window rings and tails, 0 <= slot < Capacity.slots.
+    start: tokens already in the caches; the first computed position.
+    history: int32 ids of positions 0 … end-1 (a read-only view of the request's own buffer). The chunk's
+        inputs are `history[start:]`; what precedes serves Engram look-back and penalties.
+    blocks: int32 block table covering positions 0 … end-1, in order.
+    prompt_tokens: how many of `history` are prompt (penalties treat prompt and output apart).
+    sampling: how to choose the token after the last row; None when the chunk ends inside known tokens.
+    """
+
+    request_id: str
+    slot: int
+    start: int
+    history: TokenArray
+    blocks: npt.NDArray[np.int32]
+    prompt_tokens: int
+    sampling: SamplingParams | None
+
+    @property
+    def length(self) -> int:
+        """Rows this chunk adds to the step."""
+        return len(self.history) - self.start
+
+    @property
+    def tokens(self) -> TokenArray:
+        """The ids computed in this step, int32 [length]."""
+        return self.history[self.start :]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One engine step: a ragged batch of chunks, each of another sequence."""
+
+    step: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def rows(self) -> int:
+        """Token rows of the step."""
+        return sum(chunk.length for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probabilities at one position: the chosen token's, and the most likely ones, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Tokens one chunk produced (1 … k, more than one only with accepted drafts), or why it could not."""
+
+    request_id: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step gave: one `Sampled` per chunk that samples, and the seconds it took."""
+
+    step: int
+    sampled: tuple[Sampled, ...] = field(default_factory=tuple)
+    seconds: float = 0.0

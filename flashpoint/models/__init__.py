@@ -1,0 +1,1 @@
+"""One folder per model architecture: config, weights, cache spec, forward pass."""

@@ -1,0 +1,1 @@
+"""The kernels: one folder per family; `reference.py` in each is the definition."""

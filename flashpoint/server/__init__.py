@@ -1,0 +1,1 @@
+"""HTTP: the APIs agents speak, in front of the engine."""
