@@ -1,0 +1,1 @@
+"""N-gram memory: row ids, look-up and gate (spec 7)."""
