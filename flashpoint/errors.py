@@ -51,3 +51,19 @@ class IllegalTransition(FlashpointError):
 
     def __init__(self, request_id: str, state: str, event: str) -> None:
         super().__init__(f"request {request_id}: event {event!r} is not accepted in state {state!r}")
+
+
+class QueueFull(FlashpointError):
+    """The waiting queue is at its bound of `limit` requests; the client may retry later."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"the queue is full: {limit} requests are waiting; retry later")
+
+
+class EngineStopped(FlashpointError):
+    """The engine takes no new requests; `reason` says why (it drains, or its thread died)."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the engine takes no new requests: {reason}")

@@ -65,9 +65,7 @@ class SamplingParams:
     @property
     def needs_history(self) -> bool:
         """True when a penalty looks at earlier tokens."""
-        return (
-            self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
-        )
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
 
 
 def _between(name: str, value: float, low: float, high: float, expected: str) -> None:

@@ -1,0 +1,171 @@
+"""The step loop's body: plan, execute, apply, count. Knows neither threads nor asyncio.
+
+The same object drives the real and the virtual executor; only the clock and the executor differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flashpoint.engine.clock import Clock
+from flashpoint.engine.events import TokenEvent
+from flashpoint.engine.executor import Executor
+from flashpoint.engine.plan import StepPlan, StepResult
+from flashpoint.engine.request import Request
+from flashpoint.engine.scheduler import Scheduler
+from flashpoint.engine.stats import EngineStats
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step did, for histograms and run archives.
+
+    start, seconds: when it began on the engine's clock, and how long it took, scheduling included.
+    prefill_rows: computed rows at prompt positions; decode_rows: at answer positions (those computed
+        again after a preemption included).
+    sampled_tokens: answer tokens accepted.
+    running, waiting, free_blocks: counts after the step.  preemptions: how many this step caused.
+    failed: the executor raised; the step's requests ended with an error.
+    """
+
+    step: int
+    start: float
+    seconds: float
+    prefill_rows: int
+    decode_rows: int
+    sampled_tokens: int
+    running: int
+    waiting: int
+    free_blocks: int
+    preemptions: int
+    failed: bool
+
+
+class EngineCore:
+    """One scheduler, one executor, one clock. Not thread safe: one caller."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._clock = clock
+        self._observers: list[Callable[[StepRecord], None]] = []
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._prompt_tokens = 0
+        self._computed_prompt_tokens = 0
+        self._generated_tokens = 0
+        self._finished: Counter[str] = Counter()
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request is not finished."""
+        return self._scheduler.has_work
+
+    def add_observer(self, observer: Callable[[StepRecord], None]) -> None:
+        """Call `observer` with each step's record, on the caller's thread; it must not raise."""
+        self._observers.append(observer)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises as `Scheduler.submit`."""
+        self._scheduler.submit(request)
+        self._prompt_tokens += request.prompt_tokens
+
+    def abort(self, request_id: str) -> list[TokenEvent]:
+        """End a request in any state; empty when the id is unknown or finished."""
+        event = self._scheduler.abort(request_id)
+        return self._counted([] if event is None else [event])
+
+    def step(self) -> list[TokenEvent]:
+        """Run one step and return its events; empty when there is nothing to compute.
+
+        An executor that raises, or answers another plan than it got, costs the step's requests only.
+        """
+        start = self._clock.now()
+        preemptions = self._scheduler.preemptions
+        plan = self._scheduler.plan()
+        if plan is None:
+            return []
+        failure = None
+        try:
+            result = self._executor.execute(plan)
+            check_result(plan, result)
+        except Exception as error:
+            log.exception("step %d failed", plan.step)
+            failure = f"{type(error).__name__}: {error}"
+        events = self._scheduler.apply(result) if failure is None else self._scheduler.fail(failure)
+        self._record(plan, start, events, self._scheduler.preemptions - preemptions, failure is not None)
+        return self._counted(events)
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges now; `seconds_since_progress` is left to whoever watches from outside."""
+        scheduler = self._scheduler
+        return EngineStats(
+            waiting=scheduler.waiting_count,
+            running=scheduler.running_count,
+            free_blocks=scheduler.free_blocks,
+            total_blocks=self._executor.capacity.blocks,
+            free_slots=scheduler.free_slots,
+            total_slots=self._executor.capacity.slots,
+            steps=self._steps,
+            step_seconds=self._step_seconds,
+            prompt_tokens=self._prompt_tokens,
+            computed_prompt_tokens=self._computed_prompt_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=scheduler.preemptions,
+            finished=dict(self._finished),
+        )
+
+    def _counted(self, events: list[TokenEvent]) -> list[TokenEvent]:
+        for event in events:
+            self._generated_tokens += len(event.tokens)
+            if event.finish is not None:
+                self._finished[event.finish] += 1
+        return events
+
+    def _record(
+        self, plan: StepPlan, start: float, events: list[TokenEvent], preemptions: int, failed: bool
+    ) -> None:
+        prefill_rows = sum(
+            max(0, min(len(chunk.history), chunk.prompt_tokens) - chunk.start) for chunk in plan.chunks
+        )
+        seconds = self._clock.now() - start
+        self._steps += 1
+        self._step_seconds += seconds
+        if not failed:
+            self._computed_prompt_tokens += prefill_rows
+        record = StepRecord(
+            step=plan.step,
+            start=start,
+            seconds=seconds,
+            prefill_rows=prefill_rows,
+            decode_rows=plan.rows - prefill_rows,
+            sampled_tokens=sum(len(event.tokens) for event in events),
+            running=self._scheduler.running_count,
+            waiting=self._scheduler.waiting_count,
+            free_blocks=self._scheduler.free_blocks,
+            preemptions=preemptions,
+            failed=failed,
+        )
+        for observer in self._observers:
+            observer(record)
+
+
+def check_result(plan: StepPlan, result: StepResult) -> None:
+    """ValueError when `result` does not answer `plan`.
+
+    It must hold, for each chunk that samples, one Sampled with tokens or an error.
+    """
+    if result.step != plan.step:
+        raise ValueError(f"the executor answered step {result.step}, not {plan.step}")
+    asked = sorted(chunk.request_id for chunk in plan.chunks if chunk.sampling is not None)
+    answered = sorted(item.request_id for item in result.sampled)
+    if asked != answered:
+        raise ValueError(f"the executor sampled for {answered}, not for {asked}")
+    for item in result.sampled:
+        if item.error is None and not item.tokens:
+            raise ValueError(f"the executor gave request {item.request_id} neither a token nor an error")

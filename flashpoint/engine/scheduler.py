@@ -1,0 +1,295 @@
+"""Which request computes what in the next step. Pure: no clock, no device, no I/O.
+
+    plan = scheduler.plan()            # decide: admissions, chunks, preemptions
+    events = scheduler.apply(result)   # commit: tokens, stop rules, released memory
+
+Order is first come, first served. Admission takes the queue's head or nobody, and preemption puts the
+youngest running request back at the head, so whoever runs arrived before whoever waits (INV-6): the
+oldest request always makes progress, and none starves.
+
+A step's token budget goes to decode rows first, then to running prefills (cut into chunks where needed),
+then to admissions. An admitted request gets the blocks of its whole known length and one token more at
+once: a prefill therefore never runs out of blocks midway, and free blocks are free of promises.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from flashpoint.cache.block_pool import BlockPool
+from flashpoint.engine.config import EngineConfig
+from flashpoint.engine.events import FinishReason, TokenEvent
+from flashpoint.engine.executor import Capacity
+from flashpoint.engine.plan import Chunk, Sampled, StepPlan, StepResult
+from flashpoint.engine.request import NO_BLOCKS, Int32Buffer, Request, State
+from flashpoint.errors import InvalidValue, QueueFull, RequestTooLong
+
+
+class Scheduler:
+    """Requests, blocks and slots of one engine.
+
+    context_limit: tokens one sequence can have, prompt and answer: the model's context or, if that is
+        less, all of the pool.
+    preemptions: how often a request had to give its memory back so far.
+    """
+
+    def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
+        self._config = config
+        self._capacity = capacity
+        self._pool = BlockPool(capacity.blocks)
+        self._free_slots = list(range(capacity.slots - 1, -1, -1))
+        self._waiting: OrderedDict[str, Request] = OrderedDict()
+        self._running: list[Request] = []  # in order of admission, which is order of arrival
+        self._requests: dict[str, Request] = {}  # all that are not finished
+        self._in_flight: tuple[StepPlan, list[Request]] | None = None
+        self._steps = 0
+        self.context_limit = min(capacity.max_context, capacity.blocks * capacity.block_tokens)
+        self.preemptions = 0
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests in the queue, preempted ones included."""
+        return len(self._waiting)
+
+    @property
+    def running_count(self) -> int:
+        """Requests that hold a slot and are not finished."""
+        return len(self._running)
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks nobody holds."""
+        return self._pool.free_count
+
+    @property
+    def free_slots(self) -> int:
+        """Slots nobody holds."""
+        return len(self._free_slots)
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request is not finished."""
+        return bool(self._requests)
+
+    def validate(self, request: Request) -> None:
+        """Refuse what can never run: InvalidValue, or RequestTooLong for prompt + 1 > `context_limit`.
+
+        Reads fixed data only, so any thread may call it.
+        """
+        vocab = self._capacity.vocab_size
+        ids = request.history(request.length)
+        if ids.size == 0:
+            raise InvalidValue("prompt", [], "at least one token")
+        if ids.min() < 0 or ids.max() >= vocab:
+            bad = ids[(ids < 0) | (ids >= vocab)][0]
+            raise InvalidValue("prompt", int(bad), f"token ids from 0 to {vocab - 1}")
+        for name, chosen in (
+            ("stop_ids", request.sampling.stop_ids),
+            ("logit_bias", request.sampling.logit_bias),
+        ):
+            for token in chosen:
+                if not 0 <= token < vocab:
+                    raise InvalidValue(name, token, f"token ids from 0 to {vocab - 1}")
+        if request.length + 1 > self.context_limit:
+            whole_pool = self.context_limit < self._capacity.max_context
+            what = "the whole cache" if whole_pool else "the model's context"
+            raise RequestTooLong(request.length + 1, self.context_limit, what)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises as `validate`; QueueFull; InvalidValue for an id that is in use."""
+        self.validate(request)
+        if request.request_id in self._requests:
+            raise InvalidValue("request_id", request.request_id, "an id that no unfinished request has")
+        if len(self._waiting) >= self._config.max_waiting:
+            raise QueueFull(self._config.max_waiting)
+        self._requests[request.request_id] = request
+        self._waiting[request.request_id] = request
+
+    def abort(self, request_id: str) -> TokenEvent | None:
+        """End a request in any state; None when the id is unknown or finished.
+
+        While a step with the request is in flight its blocks and slot stay taken until `apply`, since the
+        executor may still write to them.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        self._finish(request, FinishReason.ABORT)
+        return TokenEvent(request_id, finish=FinishReason.ABORT)
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None when there is nothing to compute. One plan at a time is in flight."""
+        if self._in_flight is not None:
+            raise RuntimeError(f"step {self._in_flight[0].step} is in flight: apply its result first")
+        planned: list[tuple[Request, int]] = []
+        budget = self._config.max_step_tokens
+        budget = self._plan_decodes(planned, budget)
+        budget = self._plan_prefills(planned, budget)
+        self._plan_admissions(planned, budget)
+        if not planned:
+            return None
+        plan = StepPlan(self._steps, tuple(self._chunk(request, rows) for request, rows in planned))
+        self._steps += 1
+        self._in_flight = plan, [request for request, _ in planned]
+        return plan
+
+    def apply(self, result: StepResult) -> list[TokenEvent]:
+        """Commit the result of the plan in flight and return what its requests shall hear.
+
+        `result` must hold one Sampled for each chunk that samples (core.py checks it).
+        """
+        plan, requests = self._land()
+        sampled = {item.request_id: item for item in result.sampled}
+        events = []
+        for chunk, request in zip(plan.chunks, requests, strict=True):
+            if request.state is State.FINISHED:  # aborted while in flight: its result is dropped
+                self._release(request)
+            elif chunk.sampling is None:
+                request.advance(len(chunk.history))
+            else:
+                events.append(self._commit(request, len(chunk.history), sampled[chunk.request_id]))
+        return events
+
+    def fail(self, message: str) -> list[TokenEvent]:
+        """The plan in flight failed as a whole: each of its requests ends with ERROR and `message`."""
+        _, requests = self._land()
+        events = []
+        for request in requests:
+            if request.state is State.FINISHED:
+                self._release(request)
+            else:
+                events.append(self._fail_one(request, message))
+        return events
+
+    # Planning
+
+    def _plan_decodes(self, planned: list[tuple[Request, int]], budget: int) -> int:
+        """Give each decoding request its rows, oldest first, preempting the youngest for blocks."""
+        for request in list(self._running):
+            rows = min(request.pending, budget)
+            # The state is read here, not before the loop: an older request may have preempted this one.
+            if request.state is State.DECODING and rows and self._grow(request, request.computed + rows):
+                planned.append((request, rows))
+                budget -= rows
+        return budget
+
+    def _plan_prefills(self, planned: list[tuple[Request, int]], budget: int) -> int:
+        for request in self._running:
+            rows = min(request.pending, budget)
+            if request.state is State.PREFILLING and rows:
+                planned.append((request, rows))
+                budget -= rows
+        return budget
+
+    def _plan_admissions(self, planned: list[tuple[Request, int]], budget: int) -> None:
+        """Admit from the queue's head while budget, slots and blocks last; never past the head."""
+        while budget and self._waiting and self._free_slots and len(self._running) < self._config.max_running:
+            request = next(iter(self._waiting.values()))
+            blocks = self._blocks_for(request.length + 1)
+            if blocks > self._pool.free_count:
+                return
+            del self._waiting[request.request_id]
+            request.admit(self._free_slots.pop(), self._pool.allocate(blocks))
+            self._running.append(request)
+            rows = min(request.pending, budget)
+            planned.append((request, rows))
+            budget -= rows
+
+    def _chunk(self, request: Request, rows: int) -> Chunk:
+        end = request.computed + rows
+        return Chunk(
+            request_id=request.request_id,
+            slot=_held(request.slot),
+            start=request.computed,
+            history=request.history(end),
+            blocks=request.blocks.view(self._blocks_for(end)),
+            prompt_tokens=request.prompt_tokens,
+            sampling=request.sampling if end == request.length else None,
+        )
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self._capacity.block_tokens)
+
+    def _grow(self, request: Request, end: int) -> bool:
+        """Make the request's table cover `end` positions; False when it had to be preempted itself.
+
+        The oldest running request cannot fail: alone it may hold the whole pool, and `end` <= context_limit.
+        """
+        missing = self._blocks_for(end) - len(request.blocks)
+        while missing > self._pool.free_count:
+            youngest = self._running[-1]
+            self._preempt(youngest)
+            if youngest is request:
+                return False
+        if missing > 0:
+            request.blocks.extend(self._pool.allocate(missing))
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        request.preempt()
+        self._running.remove(request)
+        self._release(request)
+        self._waiting[request.request_id] = request
+        self._waiting.move_to_end(request.request_id, last=False)
+        self.preemptions += 1
+
+    # Committing
+
+    def _land(self) -> tuple[StepPlan, list[Request]]:
+        if self._in_flight is None:
+            raise RuntimeError("no step is in flight")
+        landed, self._in_flight = self._in_flight, None
+        return landed
+
+    def _commit(self, request: Request, end: int, sampled: Sampled) -> TokenEvent:
+        """Take the tokens that count, up to the first stop, and end the request when a stop rule says so."""
+        if sampled.error is not None:
+            return self._fail_one(request, sampled.error)
+        count, finish = self._accepted(request, sampled.tokens)
+        tokens, logprobs = sampled.tokens[:count], sampled.logprobs[:count]
+        request.sample(end, tokens)
+        if finish is not None:
+            self._finish(request, finish)
+        stop_id = sampled.tokens[count] if finish is FinishReason.STOP else None
+        return TokenEvent(request.request_id, tokens, logprobs, finish, stop_id=stop_id)
+
+    def _accepted(self, request: Request, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
+        """How many of `tokens` join the answer, and why it ends there, if it does.
+
+        It ends before a stop id (once it has min_tokens), with max_tokens, or at the context's end.
+        """
+        sampling = request.sampling
+        room = min(sampling.max_tokens - request.generated, self.context_limit - request.length)
+        for count, token in enumerate(tokens):
+            if token in sampling.stop_ids and request.generated + count >= sampling.min_tokens:
+                return count, FinishReason.STOP
+            if count + 1 == room:
+                return room, FinishReason.LENGTH
+        return len(tokens), None
+
+    def _fail_one(self, request: Request, message: str) -> TokenEvent:
+        self._finish(request, FinishReason.ERROR)
+        return TokenEvent(request.request_id, finish=FinishReason.ERROR, error=message)
+
+    def _finish(self, request: Request, reason: FinishReason) -> None:
+        """End a request and free what it holds: now or, if a step is in flight with it, in `apply`."""
+        request.end(reason)
+        del self._requests[request.request_id]
+        if self._waiting.pop(request.request_id, None) is not None:
+            return
+        self._running.remove(request)
+        if self._in_flight is None or request not in self._in_flight[1]:
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
+        self._free_slots.append(_held(request.slot))
+        self._pool.free(request.blocks.view(len(request.blocks)))
+        request.slot = None
+        request.blocks = Int32Buffer(NO_BLOCKS)
+
+
+def _held(slot: int | None) -> int:
+    if slot is None:
+        raise RuntimeError("the request holds no slot")
+    return slot
