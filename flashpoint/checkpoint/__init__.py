@@ -1,0 +1,1 @@
+"""Folders of safetensors files: read with every fault named, written shard by shard. Knows no model."""
