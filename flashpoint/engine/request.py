@@ -167,5 +167,5 @@ class Request:
         """Follow the transition table; IllegalTransition names the state and the event (INV-5)."""
         after = TRANSITIONS.get((self.state, event))
         if after is None:
-            raise IllegalTransition(self.request_id, self.state, event)
+            raise IllegalTransition(self.request_id, self.state.value, event.value)
         self.state = after

@@ -32,9 +32,13 @@ class Scheduler:
     context_limit: tokens one sequence can have, prompt and answer: the model's context or, if that is
         less, all of the pool.
     preemptions: how often a request had to give its memory back so far.
+    Raises InvalidValue for a capacity in which no request could ever run.
     """
 
     def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
+        for name, value in (("capacity.blocks", capacity.blocks), ("capacity.slots", capacity.slots)):
+            if value < 1:
+                raise InvalidValue(name, value, "at least 1")
         self._config = config
         self._capacity = capacity
         self._pool = BlockPool(capacity.blocks)
