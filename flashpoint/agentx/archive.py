@@ -1,0 +1,277 @@
+"""The run archive: one folder per run, `run.json` (what was run) and `requests.parquet` (a row per request).
+
+What is guaranteed: after every finished concurrency level the folder holds both files, whole, with all
+levels so far. Each file is written beside its place, synced and renamed, `requests.parquet` first; a level
+counts once `run.json` names it. So a crash, a kill or a full disk at any moment costs at most the level
+that was running: readers never see half a file or half a level. A run that died so has status "running".
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flashpoint.agentx.records import RequestRecord
+from flashpoint.errors import FlashpointError, InvalidValue
+
+RUN_FILE = "run.json"
+REQUESTS_FILE = "requests.parquet"
+
+RunStatus = Literal["running", "complete", "interrupted", "server_lost"]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.int32(), nullable=False),
+        pa.field("concurrency", pa.int32(), nullable=False),
+        pa.field("lane", pa.int32(), nullable=False),
+        pa.field("session", pa.string(), nullable=False),
+        pa.field("play", pa.int32(), nullable=False),
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("max_tokens", pa.int64(), nullable=False),
+        pa.field("start", pa.float64(), nullable=False),
+        pa.field("end", pa.float64(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("ttft", pa.float64()),
+        pa.field("ttft_answer", pa.float64()),
+        pa.field("last_token", pa.float64()),
+        pa.field("token_offsets", pa.list_(pa.field("item", pa.float64(), nullable=False)), nullable=False),
+        pa.field("chunks", pa.int32(), nullable=False),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("http_status", pa.int32()),
+        pa.field("finish_reason", pa.string()),
+        pa.field("error", pa.string()),
+    ]
+)
+
+
+class ArchiveError(FlashpointError):
+    """A run archive cannot be read or written; the message names the file and the reason."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ClientLag(_Model):
+    """Seconds by which the client was late in stamping chunks at one level."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class LevelInfo(_Model):
+    """One concurrency level as it was run; times are seconds since the start of the run."""
+
+    level: int
+    concurrency: int
+    status: Literal["complete", "interrupted", "server_lost"]
+    start: float
+    end: float
+    window: tuple[float, float] | None = Field(description="first start, last end of the successful requests")
+    load_dropped_at: float | None = Field(description="when the first lane found no further session")
+    sessions_started: int
+    requests: int
+    client_lag: ClientLag | None
+
+
+class SessionsInfo(_Model):
+    """The session file of the run."""
+
+    path: str
+    sha256: str
+    sessions: int
+    turns: int
+
+
+class ServerInfo(_Model):
+    """The server as it presented itself."""
+
+    url: str
+    model: str
+    models_answer: Any = Field(description="answer of GET /v1/models, None where there was none")
+
+
+class RunInfo(_Model):
+    """The content of `run.json`."""
+
+    format: Literal["flashpoint-run"] = "flashpoint-run"
+    format_version: Literal[1] = 1
+    status: RunStatus
+    status_detail: str | None = None
+    command: list[str]
+    started: str
+    finished: str | None = None
+    versions: dict[str, str]
+    client_machine: dict[str, str | int | float | None]
+    server: ServerInfo
+    config: dict[str, Any]
+    accelerators: int = Field(ge=1)
+    sessions: SessionsInfo
+    cache_bust: str = Field(description="random text from which the marker of every session was made")
+    levels: list[LevelInfo] = []
+
+
+class Archive:
+    """A run as read from, or about to be written to, a folder."""
+
+    def __init__(self, path: Path, run: RunInfo, records: Sequence[RequestRecord]) -> None:
+        self.path = path
+        self.run = run
+        self.records = list(records)
+
+    def level(self, level: int) -> list[RequestRecord]:
+        """The requests of one concurrency level, in order of their start."""
+        return [record for record in self.records if record.level == level]
+
+
+class ArchiveWriter:
+    """Writes the archive of a run level by level."""
+
+    def __init__(self, path: str | Path, run: RunInfo) -> None:
+        """Create the folder and its `run.json`; a folder that already holds something is refused."""
+        self.path = Path(path)
+        self.run = run
+        self._tables: list[pa.Table] = []
+        check_new_folder(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArchiveError(f"{self.path}: cannot be created ({error.strerror})") from error
+        self._write(REQUESTS_FILE, self._parquet())
+        self._write_run(run)
+
+    def add_level(self, info: LevelInfo, records: Sequence[RequestRecord]) -> None:
+        """Put one finished level on disk, as a row group of its own."""
+        self._tables.append(to_table(sorted(records, key=lambda record: record.start)))
+        self._write(REQUESTS_FILE, self._parquet())
+        self._write_run(self.run.model_copy(update={"levels": [*self.run.levels, info]}))
+
+    def finish(self, status: RunStatus, detail: str | None, finished: str) -> None:
+        """Write down how the run ended."""
+        self._write_run(
+            self.run.model_copy(update={"status": status, "status_detail": detail, "finished": finished})
+        )
+
+    def _parquet(self) -> bytes:
+        buffer = io.BytesIO()
+        with pq.ParquetWriter(buffer, SCHEMA, compression="zstd") as writer:
+            for table in self._tables:
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+        return buffer.getvalue()
+
+    def _write_run(self, run: RunInfo) -> None:
+        self._write(RUN_FILE, run.model_dump_json(indent=2).encode() + b"\n")
+        self.run = run
+
+    def _write(self, name: str, content: bytes) -> None:
+        target = self.path / name
+        partial = target.with_name(name + ".partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            levels = ", ".join(f"c={info.concurrency}" for info in self.run.levels) or "none"
+            raise ArchiveError(
+                f"{target}: cannot be written ({error.strerror}); levels kept in the archive: {levels}"
+            ) from error
+
+
+def check_new_folder(path: Path) -> None:
+    """Refuse an archive folder that exists and is not an empty folder."""
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InvalidValue("out", str(path), "a folder that is new or empty; runs are never overwritten")
+    except OSError as error:
+        raise InvalidValue("out", str(path), f"a folder that can be used ({error.strerror})") from error
+
+
+def read_archive(path: str | Path) -> Archive:
+    """Read and validate the archive in folder `path`.
+
+    Rows of a level that `run.json` does not name are those of a write that was cut short; they are left out.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise ArchiveError(
+            f"{path}: not a folder; a run archive is the folder that `flashpoint replay` wrote"
+        )
+    run = _read_run(path / RUN_FILE)
+    records = [record for record in _read_requests(path / REQUESTS_FILE) if record.level < len(run.levels)]
+    for number, info in enumerate(run.levels):
+        found = sum(record.level == number for record in records)
+        if info.level != number or found != info.requests:
+            raise ArchiveError(
+                f"{path}: {RUN_FILE} says level {number} (c={info.concurrency}) has {info.requests} requests "
+                f"and {REQUESTS_FILE} holds {found}; the two files are not of one run"
+            )
+    return Archive(path, run, records)
+
+
+def _read_run(path: Path) -> RunInfo:
+    try:
+        return RunInfo.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ArchiveError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ArchiveError(f"{path}: not a run file of format version 1: {where}: {first['msg']}") from error
+
+
+def _read_requests(path: Path) -> list[RequestRecord]:
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveError(f"{path}: not a readable Parquet file ({error})") from error
+    if not table.schema.equals(SCHEMA):
+        expected, found = set(map(str, SCHEMA)), set(map(str, table.schema))
+        difference = ", ".join(sorted(expected ^ found)) or "order of columns"
+        raise ArchiveError(f"{path}: its columns are not those of a run archive (differs: {difference})")
+    return from_table(table)
+
+
+def to_table(records: Sequence[RequestRecord]) -> pa.Table:
+    """The records as an Arrow table of `SCHEMA`."""
+    scalars = [record.scalars() for record in records]
+    columns = []
+    for column in SCHEMA:
+        if column.name == "token_offsets":
+            lengths = [len(record.token_offsets) for record in records]
+            values = np.concatenate([record.token_offsets for record in records]) if records else np.empty(0)
+            ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            columns.append(pa.ListArray.from_arrays(ends, pa.array(values, pa.float64()), type=column.type))
+        else:
+            columns.append(pa.array([row[column.name] for row in scalars], column.type))
+    return pa.table(columns, schema=SCHEMA)
+
+
+def from_table(table: pa.Table) -> list[RequestRecord]:
+    """The records of an Arrow table of `SCHEMA`."""
+    records: list[RequestRecord] = []
+    scalar_names = [name for name in SCHEMA.names if name != "token_offsets"]
+    for batch in table.to_batches():
+        offsets = batch.column("token_offsets")
+        ends = offsets.offsets.to_numpy()
+        values = offsets.values.to_numpy()
+        scalars = batch.select(scalar_names).to_pylist()
+        records += [
+            RequestRecord(**row, token_offsets=values[ends[i] : ends[i + 1]]) for i, row in enumerate(scalars)
+        ]
+    return records

@@ -1,0 +1,300 @@
+"""A streaming chat client that writes down when every chunk arrived.
+
+The stamp of a chunk is the monotonic time at which the event loop handed over its bytes, taken before
+anything is parsed. Chunks that arrive in one read share one stamp. How late the loop itself ran is measured
+beside it (`agentx.lag`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from flashpoint.agentx.records import spread_tokens
+from flashpoint.agentx.sse import SseError, SseParser
+
+ERROR_TEXT_LIMIT = 500
+CONNECT_SECONDS = 10.0
+# Shorter than the 5 s after which common servers close an idle connection: reusing one that the other side
+# is just closing would show up as an error of the server.
+KEEP_ALIVE_SECONDS = 2.0
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What is sent: the body of `POST /v1/chat/completions` and the ids in its headers."""
+
+    request_id: str
+    session_id: str
+    model: str
+    messages: Sequence[Message]
+    max_tokens: int
+    temperature: float
+    seed: int
+    force_length: bool
+
+    def body(self) -> bytes:
+        """The JSON body. With `force_length` the answer is to be exactly `max_tokens` long."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": self.messages,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self.force_length:
+            body |= {"min_tokens": self.max_tokens, "ignore_eos": True}
+        return orjson.dumps(body)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the server reports them; None where it reports none."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has arrived of one answer; filled while it streams, so a cut request keeps what it got."""
+
+    start: float = 0.0
+    end: float = 0.0
+    http_status: int | None = None
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    chunk_times: list[float] = field(default_factory=list)
+    chunk_totals: list[int | None] = field(default_factory=list)
+    """Output tokens so far, where a chunk says so."""
+    first_answer_time: float | None = None
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    connection_failed: bool = False
+    """The failure was of the connection, so the server may be gone."""
+
+    def token_times(self) -> npt.NDArray[np.float64]:
+        """One arrival time per output token; one per chunk while the total is unknown.
+
+        Tokens per chunk are the server's own where every chunk carries a running `usage`, and
+        `spread_tokens` of the final total otherwise.
+        """
+        total = self.usage.output_tokens if self.usage else None
+        times = np.asarray(self.chunk_times, dtype=np.float64)
+        if total is None or not len(times):
+            return times
+        running = [count for count in self.chunk_totals if count is not None]
+        if len(running) == len(times) and running == sorted(running) and running[-1] <= total:
+            counts = np.diff([0, *running[:-1], total])
+        else:
+            counts = np.asarray(spread_tokens(total, len(times)))
+        return np.repeat(times, counts)
+
+    def as_message(self) -> Message:
+        """The answer as the next request's history holds it.
+
+        Reasoning goes back in `reasoning_content`: the server's own template decides whether it stays.
+        """
+        message = {"role": "assistant", "content": "".join(self.text)}
+        if reasoning := "".join(self.reasoning):
+            message["reasoning_content"] = reasoning
+        return message
+
+    def read_event(self, data: bytes, now: float) -> None:
+        """Take in one event of the stream that arrived at `now`."""
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise SseError(f"an event that is not JSON ({error}): {_shorten(data)}") from error
+        if not isinstance(event, dict):
+            raise SseError(f"an event that is not an object: {_shorten(data)}")
+        if event.get("error"):
+            raise SseError(f"an error from the server: {_error_message(event, data)}")
+        if event.get("usage") is not None:
+            self.usage = _read_usage(event["usage"])
+        choices = event.get("choices")
+        if not choices:
+            return
+        try:
+            choice = choices[0]
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or ""
+            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+            tool_calls = delta.get("tool_calls")
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        except (AttributeError, LookupError, TypeError) as error:
+            raise SseError(f"an event that is not a chat completion chunk: {_shorten(data)}") from error
+        if not isinstance(text, str) or not isinstance(reasoning, str):
+            raise SseError(f"a delta whose content is not text: {_shorten(data)}")
+        if not (text or reasoning or tool_calls):
+            return
+        self.chunk_times.append(now)
+        self.chunk_totals.append(self.usage.output_tokens if self.usage and event.get("usage") else None)
+        if self.first_answer_time is None and (text or tool_calls):
+            self.first_answer_time = now
+        self.text.append(text)
+        self.reasoning.append(reasoning)
+
+
+class ChatClient:
+    """Streams chat completions from one OpenAI-compatible server; as many at once as are asked for."""
+
+    def __init__(self, url: str, *, request_timeout: float, stall_timeout: float) -> None:
+        """`url` is the server's root, without `/v1`; the timeouts are seconds (whole request, silence)."""
+        self.url = url
+        self._request_timeout = request_timeout
+        self._stall_timeout = stall_timeout
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+            timeout=aiohttp.ClientTimeout(
+                total=request_timeout, sock_connect=CONNECT_SECONDS, sock_read=stall_timeout
+            ),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.close()
+
+    async def models(self) -> tuple[int, Any]:
+        """HTTP status and JSON of `GET /v1/models`; JSON is None where the answer is not JSON."""
+        async with self._http.get(f"{self.url}/v1/models") as response:
+            body = await response.read()
+            try:
+                return response.status, orjson.loads(body)
+            except orjson.JSONDecodeError:
+                return response.status, None
+
+    async def stream(self, request: ChatRequest, answer: Answer) -> None:
+        """Send `request` and fill `answer` until the response ends.
+
+        A failure is written to `answer.error` and not raised. When the surrounding task is cancelled,
+        `answer` keeps what had arrived and the cancellation goes on.
+        """
+        body = request.body()
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "X-Request-ID": request.request_id,
+            "X-Correlation-ID": request.session_id,
+        }
+        answer.start = time.monotonic()
+        try:
+            async with self._http.post(
+                f"{self.url}/v1/chat/completions",
+                # aiohttp sends a file object in pieces; one large write would hold up the loop's stamps.
+                data=body if len(body) < 2**18 else io.BytesIO(body),
+                headers=headers,
+            ) as response:
+                answer.http_status = response.status
+                if response.status == 200:
+                    await _read_stream(response, answer)
+                else:
+                    answer.error = f"HTTP {response.status}: {await _read_error(response)}"
+        except SseError as error:
+            answer.error = f"bad stream: {error}"
+        except (aiohttp.ClientError, OSError) as error:
+            answer.error = self._describe(error)
+            slow = isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
+            answer.connection_failed = not slow
+        finally:
+            answer.end = time.monotonic()
+
+    def _describe(self, error: Exception) -> str:
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                return f"no connection within {CONNECT_SECONDS:g} s"
+            case aiohttp.SocketTimeoutError():
+                return f"no data for {self._stall_timeout:g} s (stall timeout)"
+            case TimeoutError():
+                return f"not finished within {self._request_timeout:g} s (request timeout)"
+            case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
+                return "connection refused"
+            case aiohttp.ClientConnectorError():
+                return f"no connection: {error.os_error.strerror or error}"
+            case aiohttp.ServerDisconnectedError():
+                return "connection lost before the answer began"
+            case aiohttp.ClientPayloadError():
+                return "connection lost before the answer was complete"
+            case OSError():
+                return f"connection lost: {error.strerror or error}"
+        return f"{type(error).__name__}: {error}"
+
+
+async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
+    parser = SseParser()
+    while piece := await response.content.readany():
+        now = time.monotonic()
+        for data in parser.feed(piece):
+            if data != b"[DONE]":
+                answer.read_event(data, now)
+    if answer.finish_reason is None:
+        raise SseError("the stream ended without a finish reason")
+    if not answer.chunk_times:
+        raise SseError("the answer has no text")
+
+
+async def _read_error(response: aiohttp.ClientResponse) -> str:
+    body = await response.content.read(2**16)
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _shorten(body) or str(response.reason)
+    return _error_message(data, body)
+
+
+def _error_message(data: Any, body: bytes) -> str:
+    """The message of an OpenAI-shaped error, or the body itself."""
+    error = data.get("error") if isinstance(data, dict) else None
+    message = error.get("message") if isinstance(error, dict) else error
+    return message[:ERROR_TEXT_LIMIT] if isinstance(message, str) else _shorten(body)
+
+
+def _shorten(data: bytes) -> str:
+    return data[:ERROR_TEXT_LIMIT].decode("utf-8", "replace").strip()
+
+
+def _read_usage(usage: Any) -> Usage:
+    if not isinstance(usage, dict):
+        raise SseError(f"usage is not an object: {usage!r}")
+    details = usage.get("prompt_tokens_details")
+    prompt = _count(usage, "prompt_tokens")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    if prompt is not None and cached is not None and cached > prompt:
+        raise SseError(f"usage counts {cached} cached tokens in a prompt of {prompt}")
+    return Usage(prompt, _count(usage, "completion_tokens"), cached)
+
+
+def _count(counts: dict[str, Any], key: str) -> int | None:
+    value = counts.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SseError(f"usage.{key} is {value!r}, not a count")
+    return value
+
+
+async def reachable(host: str, port: int) -> bool:
+    """Whether something accepts TCP connections at `host`:`port` right now."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
+    except OSError:
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,197 @@
+"""Every number of a report: one function each, with its formula and unit.
+
+Source: the AgentX benchmark's own definitions (the project's spec, agentx.md section 4, and
+performance-model.md section 2). The population is the successful requests (`status == "ok"`) of one
+concurrency level. A metric that the records cannot support (no successful request, a server that sends no
+`usage`) is None, never an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from flashpoint.agentx.records import RequestRecord
+
+Records = Sequence[RequestRecord]
+
+
+def percentile(values: Sequence[float] | npt.NDArray[np.float64], p: float) -> float | None:
+    """The p-th percentile by linear interpolation between order statistics: rank (n - 1) · p / 100."""
+    if not len(values):
+        return None
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    rank = (len(ordered) - 1) * p / 100
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return float(ordered[below] + (ordered[above] - ordered[below]) * (rank - below))
+
+
+def successful(records: Records) -> list[RequestRecord]:
+    """The requests that metrics are made of: those that ended well."""
+    return [record for record in records if record.status == "ok"]
+
+
+def window(records: Records) -> tuple[float, float] | None:
+    """First start and last end of the successful requests, in seconds since the start of the run."""
+    done = successful(records)
+    return (min(r.start for r in done), max(r.end for r in done)) if done else None
+
+
+def window_seconds(records: Records) -> float | None:
+    """Length of the window: last end - first start of the successful requests. Unit: s."""
+    span = window(records)
+    return span[1] - span[0] if span else None
+
+
+def prompt_tokens(records: Records) -> int | None:
+    """Sum of prompt tokens of the successful requests, cached tokens included, as the server counts."""
+    return _sum([r.prompt_tokens for r in successful(records)])
+
+
+def output_tokens(records: Records) -> int | None:
+    """Sum of output tokens of the successful requests, as the server counts."""
+    return _sum([r.output_tokens for r in successful(records)])
+
+
+def cached_tokens(records: Records) -> int | None:
+    """Sum of prompt tokens that the server took from its prefix cache.
+
+    Some servers leave the count out where it is zero, so a request without one counts as zero as soon as
+    any request of the level has one; None where no request has one.
+    """
+    counts = [r.cached_tokens for r in successful(records)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def total_throughput(records: Records, accelerators: int) -> float | None:
+    """(prompt tokens, cached ones included, + output tokens) / window / accelerators. Unit: tokens/s.
+
+    Sums are over the successful requests; the window is last end - first start of the same requests.
+    Mostly cached prompt in agent workloads, so read it beside the output and the uncached rate.
+    """
+    prompt, output = prompt_tokens(records), output_tokens(records)
+    return _rate(records, None if prompt is None or output is None else prompt + output, accelerators)
+
+
+def output_throughput(records: Records, accelerators: int) -> float | None:
+    """Output tokens / window / accelerators. Unit: tokens/s."""
+    return _rate(records, output_tokens(records), accelerators)
+
+
+def uncached_input_throughput(records: Records, accelerators: int) -> float | None:
+    """(prompt tokens - cached tokens) / window / accelerators: the prompt really computed. Unit: tokens/s."""
+    prompt, cached = prompt_tokens(records), cached_tokens(records)
+    return _rate(records, None if prompt is None or cached is None else prompt - cached, accelerators)
+
+
+def cache_hit_share(records: Records) -> float | None:
+    """Cached tokens / prompt tokens, from the server's usage. Unit: share of 1."""
+    prompt, cached = prompt_tokens(records), cached_tokens(records)
+    return cached / prompt if prompt and cached is not None else None
+
+
+def inter_token_latency(record: RequestRecord) -> float | None:
+    """(last content chunk - first content chunk) / (output tokens - 1) of one request. Unit: s.
+
+    Per token even where a chunk carries several. None below two tokens.
+    """
+    tokens = record.output_tokens or 0
+    if tokens < 2 or record.ttft is None or record.last_token is None:
+        return None
+    return (record.last_token - record.ttft) / (tokens - 1)
+
+
+def inter_token_latencies(records: Records) -> list[float]:
+    """The inter-token latency of every successful request that has one. Unit: s."""
+    each = [inter_token_latency(r) for r in successful(records)]
+    return [latency for latency in each if latency is not None]
+
+
+def itl_percentile(records: Records, p: float) -> float | None:
+    """Percentile over requests of (last chunk - first chunk) / (output tokens - 1). Unit: s."""
+    return percentile(inter_token_latencies(records), p)
+
+
+def token_gaps(record: RequestRecord) -> npt.NDArray[np.float64]:
+    """Time between neighbouring output tokens of one request. Unit: s.
+
+    The n tokens of a chunk share the wait for it: n gaps of (this arrival - previous arrival) / n. Tokens
+    that come along with the first one have gap 0, so the mean gap is the request's inter-token latency.
+    """
+    times = record.token_offsets
+    if record.output_tokens is None or len(times) < 2:
+        return np.empty(0)
+    arrivals, counts = np.unique(times, return_counts=True)
+    waits = np.diff(arrivals) / counts[1:]
+    return np.concatenate([np.zeros(counts[0] - 1), np.repeat(waits, counts[1:])])
+
+
+def pooled_itl_percentile(records: Records, p: float) -> float | None:
+    """Percentile over the token gaps of all requests together, so long answers weigh more. Unit: s."""
+    gaps = [token_gaps(r) for r in successful(records)]
+    return percentile(np.concatenate(gaps), p) if gaps else None
+
+
+def interactivity(records: Records, p: float) -> float | None:
+    """1 / Pxx(inter-token latency over requests). Unit: tokens/s for one user.
+
+    P90 is the slow tail: the speed that 90 % of the requests reach or beat. It is not the 90th percentile
+    of the requests' speeds, which is the fast tail.
+    """
+    latency = itl_percentile(records, p)
+    return 1 / latency if latency else None
+
+
+def ttft_percentile(records: Records, p: float) -> float | None:
+    """Percentile over requests of first content chunk (reasoning counts) - request start. Unit: s."""
+    return percentile([r.ttft for r in successful(records) if r.ttft is not None], p)
+
+
+def ttft_answer_percentile(records: Records, p: float) -> float | None:
+    """Percentile over requests of first chunk that is not reasoning - request start. Unit: s.
+
+    Requests that stayed in reasoning to their end have none and are left out.
+    """
+    return percentile([r.ttft_answer for r in successful(records) if r.ttft_answer is not None], p)
+
+
+def e2e_percentile(records: Records, p: float) -> float | None:
+    """Percentile over requests of end of the HTTP response - request start. Unit: s."""
+    return percentile([r.end - r.start for r in successful(records)], p)
+
+
+def mean_in_flight(records: Records) -> float | None:
+    """Sum of the request times / window: how many requests were open on average. Unit: requests."""
+    seconds = window_seconds(records)
+    return sum(r.end - r.start for r in successful(records)) / seconds if seconds else None
+
+
+DEFINITIONS: tuple[tuple[str, Callable[..., object]], ...] = (
+    ("Total throughput", total_throughput),
+    ("Output throughput", output_throughput),
+    ("Uncached input", uncached_input_throughput),
+    ("Cache hit share", cache_hit_share),
+    ("Inter-token latency (ITL)", inter_token_latency),
+    ("P50 / P90 interactivity", interactivity),
+    ("Pooled ITL", pooled_itl_percentile),
+    ("Time to first token (TTFT)", ttft_percentile),
+    ("Time to first answer token", ttft_answer_percentile),
+    ("End-to-end latency", e2e_percentile),
+    ("Mean requests in flight", mean_in_flight),
+    ("Percentile", percentile),
+)
+"""What a report calls a metric, and the function whose docstring defines it."""
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _rate(records: Records, tokens: int | None, accelerators: int) -> float | None:
+    seconds = window_seconds(records)
+    return tokens / seconds / accelerators if tokens is not None and seconds else None

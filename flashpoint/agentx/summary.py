@@ -1,0 +1,183 @@
+"""A run in numbers: what the table, the JSON output and the report show, all computed from the archive."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashpoint.agentx import metrics
+from flashpoint.agentx.archive import Archive, LevelInfo, RunInfo
+from flashpoint.agentx.records import RequestRecord
+
+LAG_SHARE_ALLOWED = 0.01
+DRAIN_SHARE_ALLOWED = 0.2
+
+
+@dataclass(frozen=True)
+class LevelSummary:
+    """The figures of one concurrency level; None where the records do not support a figure."""
+
+    level: int
+    concurrency: int
+    status: str
+    requests: int
+    ok: int
+    errors: int
+    cancelled: int
+    sessions_started: int
+    window_seconds: float | None
+    total_throughput: float | None
+    output_throughput: float | None
+    uncached_input_throughput: float | None
+    interactivity_p50: float | None
+    interactivity_p90: float | None
+    itl_p50: float | None
+    itl_p90: float | None
+    pooled_itl_p50: float | None
+    pooled_itl_p90: float | None
+    ttft_p50: float | None
+    ttft_p90: float | None
+    ttft_answer_p50: float | None
+    ttft_answer_p90: float | None
+    e2e_p50: float | None
+    e2e_p90: float | None
+    cache_hit_share: float | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output_tokens: int | None
+    mean_in_flight: float | None
+    client_lag_p90: float | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run: what it was (`run`), and its levels in figures."""
+
+    path: Path
+    run: RunInfo
+    levels: tuple[LevelSummary, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0: the run is complete; 130: interrupted; 1: the server was lost, or no request succeeded."""
+        if self.run.status == "interrupted":
+            return 130
+        return 0 if self.run.status == "complete" and any(level.ok for level in self.levels) else 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary as plain data, for `--json`."""
+        return {
+            "archive": str(self.path),
+            "status": self.run.status,
+            "status_detail": self.run.status_detail,
+            "model": self.run.server.model,
+            "url": self.run.server.url,
+            "accelerators": self.run.accelerators,
+            "levels": [dataclasses.asdict(level) for level in self.levels],
+        }
+
+
+def summarize(archive: Archive) -> RunSummary:
+    """All figures of an archive."""
+    levels = [
+        summarize_level(info, archive.level(info.level), archive.run.accelerators)
+        for info in archive.run.levels
+    ]
+    return RunSummary(archive.path, archive.run, tuple(levels))
+
+
+def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators: int) -> LevelSummary:
+    """All figures of one concurrency level."""
+    statuses = [record.status for record in records]
+    return LevelSummary(
+        level=info.level,
+        concurrency=info.concurrency,
+        status=info.status,
+        requests=len(records),
+        ok=statuses.count("ok"),
+        errors=statuses.count("error"),
+        cancelled=statuses.count("cancelled"),
+        sessions_started=info.sessions_started,
+        window_seconds=metrics.window_seconds(records),
+        total_throughput=metrics.total_throughput(records, accelerators),
+        output_throughput=metrics.output_throughput(records, accelerators),
+        uncached_input_throughput=metrics.uncached_input_throughput(records, accelerators),
+        interactivity_p50=metrics.interactivity(records, 50),
+        interactivity_p90=metrics.interactivity(records, 90),
+        itl_p50=metrics.itl_percentile(records, 50),
+        itl_p90=metrics.itl_percentile(records, 90),
+        pooled_itl_p50=metrics.pooled_itl_percentile(records, 50),
+        pooled_itl_p90=metrics.pooled_itl_percentile(records, 90),
+        ttft_p50=metrics.ttft_percentile(records, 50),
+        ttft_p90=metrics.ttft_percentile(records, 90),
+        ttft_answer_p50=metrics.ttft_answer_percentile(records, 50),
+        ttft_answer_p90=metrics.ttft_answer_percentile(records, 90),
+        e2e_p50=metrics.e2e_percentile(records, 50),
+        e2e_p90=metrics.e2e_percentile(records, 90),
+        cache_hit_share=metrics.cache_hit_share(records),
+        prompt_tokens=metrics.prompt_tokens(records),
+        cached_tokens=metrics.cached_tokens(records),
+        output_tokens=metrics.output_tokens(records),
+        mean_in_flight=metrics.mean_in_flight(records),
+        client_lag_p90=info.client_lag.p90 if info.client_lag else None,
+        warnings=tuple(_warnings(info, records)),
+    )
+
+
+def _warnings(info: LevelInfo, records: list[RequestRecord]) -> list[str]:
+    """What a reader must know before trusting the figures of a level."""
+    done = metrics.successful(records)
+    if not done:
+        return ["no request succeeded"]
+    found = []
+    failed = sum(record.status == "error" for record in records)
+    if failed:
+        found.append(f"{failed} of {len(records)} requests failed and are not in the figures")
+    uncounted = sum(record.output_tokens is None or record.prompt_tokens is None for record in done)
+    if uncounted:
+        found.append(f"the server sent no usage for {uncounted} requests: no throughput can be given")
+    elif metrics.cached_tokens(done) is None:
+        found.append("the server reports no cached tokens: no cache hit share can be given")
+    short = sum(r.output_tokens is not None and r.output_tokens < r.max_tokens for r in done)
+    if short:
+        found.append(f"{short} answers are shorter than asked for (end of text was not ignored)")
+    lumps = sum(record.chunks == 1 and (record.output_tokens or 0) > 1 for record in done)
+    if lumps:
+        found.append(f"{lumps} answers of several tokens came in one chunk: their token latency reads as 0")
+    found += _drain_warning(info) + _lag_warning(info, done)
+    return found
+
+
+def _drain_warning(info: LevelInfo) -> list[str]:
+    if info.window is None or info.load_dropped_at is None:
+        return []
+    first, last = info.window
+    share = (last - info.load_dropped_at) / (last - first) if last > first else 0.0
+    if share <= DRAIN_SHARE_ALLOWED:
+        return []
+    return [
+        f"during {share:.0%} of the window fewer than {info.concurrency} sessions were live, as the list ran "
+        "out; --duration keeps the load steady"
+    ]
+
+
+def _lag_warning(info: LevelInfo, done: list[RequestRecord]) -> list[str]:
+    """The client's lag adds to a TTFT once, and to an ITL spread over the answer's tokens."""
+    if info.client_lag is None:
+        return []
+    lag = info.client_lag.p90
+    shares = {}
+    if ttft := metrics.ttft_percentile(done, 90):
+        shares["TTFT"] = lag / ttft
+    tokens, itl = metrics.output_tokens(done), metrics.itl_percentile(done, 90)
+    if tokens and itl:
+        shares["ITL"] = lag / max(1.0, tokens / len(done) - 1) / itl
+    distorted = [
+        f"{name} by up to {share:.1%}" for name, share in shares.items() if share > LAG_SHARE_ALLOWED
+    ]
+    if not distorted:
+        return []
+    return [f"the client was {lag * 1e3:.1f} ms late (P90), which distorts P90 {' and '.join(distorted)}"]

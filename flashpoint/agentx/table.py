@@ -1,0 +1,76 @@
+"""The table that `flashpoint replay` prints."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from flashpoint.agentx.summary import RunSummary
+
+ABSENT = "–"
+
+
+def number(value: float | None) -> str:
+    """A figure with about three digits; a dash where there is none."""
+    if value is None:
+        return ABSENT
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds with about three digits."""
+    return number(None if seconds is None else seconds * 1e3)
+
+
+def share(value: float | None) -> str:
+    """A share of 1 in per cent."""
+    return ABSENT if value is None else f"{value:.1%}"
+
+
+def render_table(summary: RunSummary) -> Group:
+    """The run as something rich prints: the table, then what a reader must know to trust it."""
+    run = summary.run
+    per = f"; throughput per accelerator of {run.accelerators}" if run.accelerators > 1 else ""
+    table = Table(
+        title=Text(f"{run.server.model} at {run.server.url}{per}"),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for heading in (
+        "concur-\nrency",
+        "total\ntok/s",
+        "output\ntok/s",
+        "interac-\ntivity P50\ntok/s/user",
+        "interac-\ntivity P90\ntok/s/user",
+        "TTFT\nP50\nms",
+        "TTFT\nP90\nms",
+        "cache\nhit",
+        "ok",
+        "errors",
+    ):
+        table.add_column(heading, justify="right")
+    for level in summary.levels:
+        table.add_row(
+            str(level.concurrency),
+            number(level.total_throughput),
+            number(level.output_throughput),
+            number(level.interactivity_p50),
+            number(level.interactivity_p90),
+            milliseconds(level.ttft_p50),
+            milliseconds(level.ttft_p90),
+            share(level.cache_hit_share),
+            str(level.ok),
+            str(level.errors),
+        )
+    notes = [f"c={level.concurrency}: {text}" for level in summary.levels for text in level.warnings]
+    if run.status != "complete":
+        notes.insert(0, f"run {run.status}" + (f": {run.status_detail}" if run.status_detail else ""))
+    if not any(level.ok for level in summary.levels):
+        notes.insert(0, "no request succeeded, so there is nothing to measure; the archive holds the errors")
+    return Group(table, *(Text(note) for note in notes))
