@@ -1,11 +1,11 @@
 """Stored forms of quantised weights (spec 3.1, 6.3), to and from floats.
 
 Dense FP8:   E4M3 codes [N, K], one UE8M0 scale per 32x32 block, [ceil(N/32), ceil(K/32)].
-MXFP4:       two E2M1 codes per int8 byte, low nibble first, [N, K/2]; one UE8M0 scale per row and 32 elements.
+MXFP4:       two E2M1 codes per int8 byte, low nibble first, [N, K/2]; a UE8M0 scale per row and 32 elements.
 Table rows:  E4M3 codes [N, K], one UE8M0 scale per row and 32 elements.
 
-UE8M0 byte e means 2^(e-127), and 255 is NaN; it is always read as a byte, never converted by value. Values times
-powers of two are exact in bf16 and fp32, so dequantising to either loses nothing.
+UE8M0 byte e means 2^(e-127), and 255 is NaN; it is always read as a byte, never converted by value. Values
+times powers of two are exact in bf16 and fp32, so dequantising to either loses nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""Which implementation of each op a model runs with. `docs/ops.md` has the table.
+
+`REFERENCE` is the definition; every other set must equal it on ragged, odd-sized input (tests/ops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from flashpoint.ops.attention import cpu as attention_cpu
+from flashpoint.ops.attention import reference as attention_reference
+from flashpoint.ops.hyper_connections import cpu as hyper_cpu
+from flashpoint.ops.hyper_connections import reference as hyper_reference
+from flashpoint.ops.indexer import cpu as indexer_cpu
+from flashpoint.ops.indexer import reference as indexer_reference
+from flashpoint.ops.moe import cpu as moe_cpu
+from flashpoint.ops.moe import reference as moe_reference
+from flashpoint.ops.quantization import cpu as quantization_cpu
+from flashpoint.ops.quantization import reference as quantization_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """The ops that have more than one implementation; signatures are those of each `reference.py`."""
+
+    fp8_qdq: Callable[[Tensor], Tensor]
+    index_qdq: Callable[[Tensor], Tensor]
+    entry_qdq: Callable[[Tensor], Tensor]
+    sparse_attention: Callable[..., Tensor]
+    select_entries: Callable[..., tuple[Tensor, Tensor | None]]
+    experts: Callable[..., Tensor]
+    mix: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    collapse: Callable[[Tensor, Tensor], Tensor]
+    expand: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+REFERENCE = Ops(
+    fp8_qdq=quantization_reference.fp8_qdq,
+    index_qdq=quantization_reference.index_qdq,
+    entry_qdq=quantization_reference.entry_qdq,
+    sparse_attention=attention_reference.sparse_attention,
+    select_entries=indexer_reference.select_entries,
+    experts=moe_reference.experts,
+    mix=hyper_reference.mix,
+    collapse=hyper_reference.collapse,
+    expand=hyper_reference.expand,
+)
+
+CPU = Ops(
+    fp8_qdq=quantization_cpu.fp8_qdq,
+    index_qdq=quantization_cpu.index_qdq,
+    entry_qdq=quantization_cpu.entry_qdq,
+    sparse_attention=attention_cpu.sparse_attention,
+    select_entries=indexer_cpu.select_entries,
+    experts=moe_cpu.experts,
+    mix=hyper_cpu.mix,
+    collapse=hyper_cpu.collapse,
+    expand=hyper_cpu.expand,
+)

@@ -1,0 +1,1 @@
+"""Compressed entries from raw tokens."""

@@ -1,0 +1,1 @@
+"""Matrix products with the activation quantisation of the stored form."""

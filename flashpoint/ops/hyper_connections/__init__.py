@@ -1,0 +1,1 @@
+"""Hyper-connections: four residual copies, mixed by learned, data-dependent weights."""

@@ -1,0 +1,1 @@
+"""Which compressed entries a query attends to."""

@@ -1,0 +1,40 @@
+"""Experts over rows sorted by expert: one gather, contiguous slices, one scatter."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from flashpoint.ops.moe.reference import Quantise, swiglu
+
+
+def experts(
+    x: Tensor, ids: Tensor, weights: Tensor, w13: Tensor, w2: Tensor, limit: float, quantise: Quantise | None
+) -> Tensor:
+    """As `reference.experts`."""
+    top_k = ids.shape[1]
+    order = torch.argsort(ids.flatten(), stable=True)
+    rows = order // top_k
+    counts = torch.bincount(ids.flatten(), minlength=w13.shape[0]).tolist()
+    inputs = (x if quantise is None else quantise(x)).index_select(0, rows)
+    weight = weights.flatten()[order].unsqueeze(-1)
+    gate_up = torch.empty(len(order), w13.shape[1], dtype=x.dtype, device=x.device)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            torch.mm(inputs[start : start + count], w13[expert].T, out=gate_up[start : start + count])
+            start += count
+    hidden = swiglu(gate_up, limit, weight)
+    if quantise is not None:
+        hidden = quantise(hidden)
+    outputs = torch.empty(len(order), x.shape[1], dtype=x.dtype, device=x.device)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            torch.mm(hidden[start : start + count], w2[expert].T, out=outputs[start : start + count])
+            start += count
+    # Undo the sort, so that each token's k results are added in one fixed order.
+    unsorted = torch.empty_like(outputs)
+    unsorted[order] = outputs
+    return unsorted.view(x.shape[0], top_k, -1).float().sum(1)

@@ -1,0 +1,1 @@
+"""Rotary position embedding with the two frequency sets of the model."""
