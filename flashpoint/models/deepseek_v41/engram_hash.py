@@ -77,9 +77,9 @@ def build_token_map(tokenizer_path: Path, vocab_size: int) -> Int64:
     """Compressed id of every token id, int64 [vocab_size] (spec 7.1).
 
     Tokens that differ only in case, accents, width or white space share an id; ids count up in order of first
-    appearance. Ids beyond the tokenizer's length only pad the embedding matrix, are in no prompt, and share the
-    id of token 0. Raises CheckpointError when the file is absent, is not a tokenizer or has more tokens than
-    `vocab_size`.
+    appearance. Ids beyond the tokenizer's length only pad the embedding matrix, are in no prompt, and share
+    the id of token 0. Raises CheckpointError when the file is absent, is not a tokenizer or has more tokens
+    than `vocab_size`.
     """
     tokenizer = load_tokenizer(tokenizer_path)
     length = tokenizer.get_vocab_size(with_added_tokens=True)
@@ -89,7 +89,7 @@ def build_token_map(tokenizer_path: Path, vocab_size: int) -> Int64:
             [f"{tokenizer_path.name}: has {length} tokens; expected at most vocab_size {vocab_size}"],
         )
     normalize = _normalizer().normalize_str
-    ids: dict[str, int] = {}
+    ids: dict[str | None, int] = {}
     token_map = np.zeros(vocab_size, dtype=np.int64)
     for token in range(length):
         text = tokenizer.decode([token], skip_special_tokens=False)

@@ -11,8 +11,8 @@ from flashpoint.ops.quantization.weights import dequantize_fp8_rows
 class StoredEngramTable:
     """Rows in the official form (E4M3 with UE8M0 scales) or BF16 (no scale), dequantised when gathered.
 
-    codes [rows, width] and scale [rows, width/32] stay on the CPU, usually as views of a memory map; a look-up
-    touches only the pages of its rows. Results are of dtype `compute` on `device`.
+    codes [rows, width] and scale [rows, width/32] stay on the CPU, usually as views of a memory map; a
+    look-up touches only the pages of its rows. Results are of dtype `compute` on `device`.
     """
 
     def __init__(

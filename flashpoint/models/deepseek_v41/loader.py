@@ -1,7 +1,7 @@
 """Fills `ModelWeights` from a checkpoint folder, tensor by tensor.
 
-Backbone tensors are dequantised straight into their final place; the Engram tables stay memory-mapped. Draft and
-vision tensors must be there and of the right form, but are not loaded: this build computes neither.
+Backbone tensors are dequantised straight into their final place; the Engram tables stay memory-mapped. Draft
+and vision tensors must be there and of the right form, but are not loaded: this build computes neither.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def load_weights(
 ) -> ModelWeights:
     """Load the backbone in dtype `compute` (fp32 or bf16) onto `device`.
 
-    Peak memory is the result plus the largest single tensor. Raises CheckpointError: before any weight is read,
-    listing every damaged file and every missing, surplus, wrong-shape or wrong-dtype tensor; and after reading,
-    listing every tensor that holds NaN or infinity.
+    Peak memory is the result plus the largest single tensor. Raises CheckpointError: before any weight is
+    read, listing every damaged file and every missing, surplus, wrong-shape or wrong-dtype tensor; and after
+    reading, listing every tensor that holds NaN or infinity.
     """
     checkpoint = open_checkpoint(folder)
     manifest = tensor_manifest(config)

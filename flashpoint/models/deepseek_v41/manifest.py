@@ -32,7 +32,7 @@ Part = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What the manifest says of one tensor. dtype is the safetensors code; shape is that of the stored form."""
+    """One tensor of the manifest: shape in the stored form, dtype as safetensors codes it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -55,8 +55,8 @@ def tensor_manifest(config: ModelConfig) -> dict[str, TensorSpec]:
     """Name -> spec of every tensor, in the order of the forward pass; drafts and vision come last.
 
     The form follows `quantization_config`: absent means BF16 throughout, except the tensors that are F32 in
-    either form (sinks, router biases, hyper-connections). Raises CheckpointError when the quantised form cannot
-    hold the widths.
+    either form (sinks, router biases, hyper-connections). Raises CheckpointError when the quantised form
+    cannot hold the widths.
     """
     builder = _Builder(config)
     text = config.text
