@@ -1,0 +1,74 @@
+"""Errors as the OpenAI API writes them: `{"error": {message, type, param, code}}` and a status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from flashpoint.errors import EngineStopped, FlashpointError, InvalidValue, QueueFull, RequestTooLong
+
+
+class ApiError(Exception):
+    """An answer that is an error. `param` is the request field at fault, in the client's spelling."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+        super().__init__(message)
+
+    @property
+    def kind(self) -> str:
+        """The `type` of the error object."""
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error})
+
+
+def from_flashpoint(error: FlashpointError, prompt_param: str) -> ApiError:
+    """The answer to a fault of the request; `prompt_param` is the field that holds the prompt."""
+    if isinstance(error, RequestTooLong):
+        return ApiError(400, str(error), param=prompt_param, code="context_length_exceeded")
+    if isinstance(error, QueueFull):
+        return ApiError(429, str(error), code="queue_full", headers={"retry-after": "1"})
+    if isinstance(error, EngineStopped):
+        return ApiError(503, str(error), code="engine_stopped")
+    param = error.field if isinstance(error, InvalidValue) else None
+    return ApiError(400, str(error), param=param, code="invalid_value")
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The answer to the first field that pydantic refused."""
+    first = error.errors(include_url=False)[0]
+    param = _dotted(first["loc"])
+    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    missing = first["type"] == "missing"
+    problem = (
+        FlashpointError(f"{param}: missing; expected this field to be present")
+        if missing
+        else InvalidValue(param, first["input"], expected)
+    )
+    return ApiError(400, str(problem), param=param, code="missing_field" if missing else "invalid_value")
+
+
+def _dotted(location: tuple[Any, ...]) -> str:
+    """`("messages", 0, "content")` -> `messages[0].content`."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path
