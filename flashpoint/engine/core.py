@@ -83,7 +83,7 @@ class EngineCore:
     def step(self) -> list[TokenEvent]:
         """Run one step and return its events; empty when there is nothing to compute.
 
-        An executor that raises, or answers another plan than it got, costs the step's requests only.
+        An executor that raises, or answers another plan than it got, costs the step's requests only (INV-9).
         """
         start = self._clock.now()
         preemptions = self._scheduler.preemptions

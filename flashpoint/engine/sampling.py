@@ -78,7 +78,7 @@ def uniform(seed: int, position: int, draw: int = 0) -> float:
     """The `draw`-th uniform number in [0, 1) for the token at `position` of a request with `seed`.
 
     Counter based (Philox 4x64): it depends on nothing else, so a request gives the same tokens alone, in
-    any batch, and after preemption.
+    any batch, and after preemption (INV-7).
     """
     generator = np.random.Generator(np.random.Philox(key=seed & (2**64 - 1), counter=[position, draw, 0, 0]))
     return float(generator.random())

@@ -1,4 +1,4 @@
-"""Which request computes what in the next step. Pure: no clock, no device, no I/O.
+"""Which request computes what in the next step. Pure: no clock, no device, no I/O (INV-8).
 
     plan = scheduler.plan()            # decide: admissions, chunks, preemptions
     events = scheduler.apply(result)   # commit: tokens, stop rules, released memory
@@ -27,7 +27,7 @@ from flashpoint.errors import InvalidValue, QueueFull, RequestTooLong
 
 
 class Scheduler:
-    """Requests, blocks and slots of one engine.
+    """Requests, blocks and slots of one engine: none is lost or held twice (INV-1, INV-2, INV-3).
 
     context_limit: tokens one sequence can have, prompt and answer: the model's context or, if that is
         less, all of the pool.
@@ -114,7 +114,7 @@ class Scheduler:
         """End a request in any state; None when the id is unknown or finished.
 
         While a step with the request is in flight its blocks and slot stay taken until `apply`, since the
-        executor may still write to them.
+        executor may still write to them (INV-4).
         """
         request = self._requests.get(request_id)
         if request is None:

@@ -221,7 +221,7 @@ class EngineService:
 
     @property
     def alive(self) -> bool:
-        """True from `start` until the thread ends, by `stop` or by an error."""
+        """True from `start` until the thread ends, by `stop` or by an error (INV-10)."""
         return self._thread is not None and self._thread.is_alive() and not self._exited.is_set()
 
     def _deliver(self, events: list[TokenEvent]) -> None:

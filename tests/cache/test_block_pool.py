@@ -56,6 +56,15 @@ def test_wrong_frees_are_refused_and_change_nothing(given_back: np.ndarray, mess
     assert pool.free_count == 4
 
 
+def test_a_block_freed_twice_is_refused() -> None:
+    pool = BlockPool(4)
+    block_ids = pool.allocate(2)
+    pool.free(block_ids)
+    with pytest.raises(BlockPoolError, match=r"\[0, 1\]: already free"):
+        pool.free(block_ids)
+    assert pool.free_count == 4
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 20), st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=40))
 def test_free_and_taken_blocks_always_add_up(total: int, moves: list[tuple[bool, int]]) -> None:
