@@ -9,7 +9,6 @@ that was running: readers never see half a file or half a level. A run that died
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flashpoint.agentx.files import whole_file
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.errors import FlashpointError, InvalidValue
 
@@ -178,15 +178,10 @@ class ArchiveWriter:
 
     def _write(self, name: str, content: bytes) -> None:
         target = self.path / name
-        partial = target.with_name(name + ".partial")
         try:
-            with partial.open("wb") as file:
+            with whole_file(target) as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             levels = ", ".join(f"c={info.concurrency}" for info in self.run.levels) or "none"
             raise ArchiveError(
                 f"{target}: cannot be written ({error.strerror}); levels kept in the archive: {levels}"

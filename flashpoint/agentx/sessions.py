@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
+from flashpoint.agentx.files import whole_file
 from flashpoint.errors import InvalidValue
 
 SESSION_KEYS = ("id", "system", "turns")
@@ -146,16 +146,13 @@ def write_sessions(path: str | Path, sessions: Iterable[Session]) -> int:
     The file appears under its name only when it is whole: an interrupted write leaves no half file.
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     count = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with whole_file(path) as file:
             for session in sessions:
                 file.write(orjson.dumps(session, option=orjson.OPT_APPEND_NEWLINE))
                 count += 1
-        os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise InvalidValue("out", str(path), f"a file that can be written ({error.strerror})") from error
     return count

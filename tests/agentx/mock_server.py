@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Any
 
 from aiohttp import web
@@ -99,7 +99,8 @@ class MockServer:
         if fault == "http_429":
             return web.Response(text="slow down", status=429, headers={"Retry-After": "1"})
         prompt = "\n".join(message["content"] for message in body["messages"])
-        cached = max((len(os.path.commonprefix([prompt, old])) for old in self._prompts), default=0)
+        shared = [len(commonprefix([prompt, old])) for old in self._prompts]  # noqa: RUF071 (characters)
+        cached = max(shared, default=0)
         self._prompts.append(prompt)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": 0}
         if b.cached_tokens:
