@@ -5,13 +5,16 @@ Prefill, a piece of a prefill, decode and any mixture are this one call: a chunk
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from flashpoint.engine.plan import Chunk
 from flashpoint.models.deepseek_v41.attention import AttentionContext, StepState, attention
-from flashpoint.models.deepseek_v41.batch import RaggedBatch
-from flashpoint.models.deepseek_v41.caches import Caches
+from flashpoint.models.deepseek_v41.batch import RaggedBatch, build_batch
+from flashpoint.models.deepseek_v41.caches import Caches, allocate_caches
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.engram import EngramRows, engram
 from flashpoint.models.deepseek_v41.engram_hash import EngramHash
@@ -37,6 +40,14 @@ class DeepseekV41:
         self._ops = ops
         self._context = AttentionContext.of(config, numerics, ops, self.device)
         self._engram_rows = EngramRows(engram_hash, self.device)
+
+    def allocate_caches(self, blocks: int, block_tokens: int, slots: int) -> Caches:
+        """Empty pools for `blocks` blocks of `block_tokens` tokens and `slots` sequences."""
+        return allocate_caches(self.config, blocks, block_tokens, slots, self.numerics.dtype, self.device)
+
+    def build_batch(self, chunks: Sequence[Chunk], block_tokens: int) -> RaggedBatch:
+        """Index tensors of a step's chunks (at least one)."""
+        return build_batch(chunks, self.config, block_tokens, self.device)
 
     @torch.inference_mode()
     def forward(self, batch: RaggedBatch, caches: Caches, logit_rows: Tensor, tap: Tap = no_tap) -> Tensor:
@@ -83,9 +94,7 @@ class DeepseekV41:
 
     def _mix(self, hc: HyperConnection, stream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         c = self.config
-        return self._ops.mix(
-            stream, hc.fn, hc.base, hc.scale, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps
-        )
+        return self._ops.mix(stream, hc.fn, hc.base, hc.scale, c.hc_sinkhorn_iters, c.hc_eps, c.rms_norm_eps)
 
     def _sublayer_input(self, stream: Tensor, pre: Tensor, norm: Tensor) -> Tensor:
         return rms_norm(self._ops.collapse(stream, pre), norm, self.config.rms_norm_eps)

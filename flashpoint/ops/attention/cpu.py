@@ -26,19 +26,25 @@ def sparse_attention(
     for start in range(0, rows, tile):
         stop = min(start + tile, rows)
         part = slice(start, stop)
-        out[part] = _tile(
-            q[part], window_kv, window_index[part], entries, entry_index[part], sink, scale
-        )
+        out[part] = _tile(q[part], window_kv, window_index[part], entries, entry_index[part], sink, scale)
     return out
 
 
 def _tile(
-    q: Tensor, window_kv: Tensor, window_index: Tensor, entries: Tensor, entry_index: Tensor, sink: Tensor, scale: float
+    q: Tensor,
+    window_kv: Tensor,
+    window_index: Tensor,
+    entries: Tensor,
+    entry_index: Tensor,
+    sink: Tensor,
+    scale: float,
 ) -> Tensor:
     (rows, window), width = window_index.shape, q.shape[-1]
     selected = entry_index.shape[1]
     keys = torch.empty(rows, window + selected, width, dtype=torch.float32, device=q.device)
-    keys[:, :window] = window_kv.index_select(0, window_index.clamp(min=0).flatten()).view(rows, window, width)
+    keys[:, :window] = window_kv.index_select(0, window_index.clamp(min=0).flatten()).view(
+        rows, window, width
+    )
     keys[:, window:] = entries.index_select(0, entry_index.clamp(min=0).flatten()).view(rows, selected, width)
     absent = torch.cat((window_index, entry_index), dim=1) < 0
     bias = torch.zeros(rows, 1, window + selected, dtype=torch.float32, device=q.device)

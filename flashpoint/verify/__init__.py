@@ -1,0 +1,1 @@
+"""Does this build, on this machine, compute what the model authors' reference code computes?"""

@@ -1,0 +1,81 @@
+"""Codecs against the golden vectors, and the arithmetic versions against the table versions, to the bit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashpoint.ops.quantization import cpu, reference
+from tests.golden_data import units
+
+PAIRS = [
+    (cpu.fp8_qdq, reference.fp8_qdq),
+    (cpu.index_qdq, reference.index_qdq),
+    (cpu.entry_qdq, reference.entry_qdq),
+]
+
+
+def test_fp8_codes_scale_and_values_equal_the_golden_ones():
+    u = units()
+    codes, scale = reference.quantize_fp8(u["fp8_act.x"])
+    assert torch.equal(codes.view(torch.uint8), u["fp8_act.q"].view(torch.uint8))
+    assert torch.equal(scale, u["fp8_act.scale"].float())
+    assert torch.equal(reference.fp8_qdq(u["fp8_act.x"]), u["fp8_act.dq"])
+
+
+def test_index_codes_scale_and_values_equal_the_golden_ones():
+    u = units()
+    codes, scale = reference.quantize_index(u["fp4_ue8m0_32.x"])
+    assert torch.equal(reference.pack_fp4(codes), u["fp4_ue8m0_32.packed"])
+    assert torch.equal(scale, u["fp4_ue8m0_32.scale"].float())
+    assert torch.equal(reference.index_qdq(u["fp4_ue8m0_32.x"]), u["fp4_ue8m0_32.dq"])
+
+
+def test_entry_codes_scale_and_values_equal_the_golden_ones():
+    u = units()
+    codes, scale = reference.quantize_entry(u["fp4_e4m3_16.x"])
+    assert torch.equal(reference.pack_fp4(codes), u["fp4_e4m3_16.packed"])
+    assert torch.equal(scale.view(torch.uint8), u["fp4_e4m3_16.scale"].view(torch.uint8))
+    assert torch.equal(reference.entry_qdq(u["fp4_e4m3_16.x"]), u["fp4_e4m3_16.dq"])
+
+
+def test_e2m1_ties_go_to_the_even_code():
+    ties = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    even = torch.tensor([0.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0])
+    assert torch.equal(reference.value_e2m1(reference.round_e2m1(ties)), even)
+    assert torch.equal(reference.value_e2m1(reference.round_e2m1(-ties)), -even)
+
+
+def test_packing_is_undone_by_unpacking():
+    codes = torch.randint(0, 16, (5, 64), dtype=torch.uint8)
+    assert torch.equal(reference.unpack_fp4(reference.pack_fp4(codes)), codes)
+
+
+@pytest.mark.parametrize(("fast", "plain"), PAIRS)
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 9),
+    groups=st.integers(1, 5),
+    exponent=st.integers(-40, 30),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_fast_equals_reference_to_the_bit(fast, plain, seed, rows, groups, exponent, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 2, groups * 32, generator=generator) * 2.0**exponent
+    # Outliers, exact grid points, ties and zeros in between.
+    grid = torch.tensor([0.0, 0.25, 0.75, 1.25, 2.5, 3.5, 5.0, 6.0, 448.0, -448.0, 1e-9, 2.0**-9])
+    picks = torch.randint(0, len(grid), x.shape, generator=generator)
+    x = torch.where(torch.rand(x.shape, generator=generator) < 0.3, grid[picks] * 2.0 ** (exponent // 4), x)
+    x = x.to(dtype)
+    assert torch.equal(fast(x), plain(x))
+
+
+@pytest.mark.parametrize(("fast", "plain"), PAIRS)
+def test_inputs_are_left_alone_and_a_second_pass_changes_nothing(fast, plain):
+    x = torch.randn(7, 96)
+    kept = x.clone()
+    once = fast(x)
+    assert torch.equal(x, kept)
+    if plain is not reference.entry_qdq:  # an e4m3 scale of quantised values may round again
+        assert torch.equal(fast(once), once)
