@@ -7,13 +7,13 @@ and vision tensors must be there and of the right form, but are not loaded: this
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from flashpoint.checkpoint.folder import CheckpointFolder, open_checkpoint
+from flashpoint.checkpoint.progress import ByteProgress
 from flashpoint.errors import CheckpointError
 from flashpoint.models.deepseek_v41.config import ModelConfig
 from flashpoint.models.deepseek_v41.engram_table import StoredEngramTable
@@ -33,9 +33,6 @@ from flashpoint.ops.quantization.weights import dequantize_fp4_rows, dequantize_
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all) as loading or writing advances."""
-
 _NOT_LOADED = ("drafts", "vision")
 _SCAN_BYTES = 1 << 26
 
@@ -45,7 +42,7 @@ def load_weights(
     config: ModelConfig,
     compute: torch.dtype,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> ModelWeights:
     """Load the backbone in dtype `compute` (fp32 or bf16) onto `device`.
 
@@ -176,7 +173,7 @@ class _Reader:
         manifest: dict[str, TensorSpec],
         compute: torch.dtype,
         device: torch.device | str,
-        progress: Progress | None,
+        progress: ByteProgress | None,
     ) -> None:
         self.compute = compute
         self.not_finite: list[str] = []

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from flashpoint.ops.quantization.reference import dequantize_fp4, round_e2m1, unpack_fp4
 from flashpoint.ops.quantization.weights import (
     dequantize_fp4_rows,
     dequantize_fp8_blocks,
@@ -100,3 +101,15 @@ def test_faulty_codes_stay_visible_after_dequantising() -> None:
     packed, scale = quantize_fp4_rows(torch.ones(2, 32))
     scale.view(torch.uint8)[1, 0] = 0xFF
     assert dequantize_fp4_rows(packed, scale, torch.bfloat16).isnan().sum() == 32
+
+
+def test_fp4_codes_are_the_reference_s_on_and_around_every_tie() -> None:
+    ties = torch.arange(-48, 49) / 8
+    around = torch.stack([ties, ties.nextafter(ties - 1), ties.nextafter(ties + 1)]).clamp(-6, 6)
+    rows = torch.nn.functional.pad(around.flatten(), (0, -around.numel() % 31)).view(-1, 31)
+    rows = torch.cat([rows, torch.full((len(rows), 1), 6.0)], dim=1)  # pins the scale of every group to one
+    packed, scale = quantize_fp4_rows(rows)
+    assert (scale.view(torch.uint8) == 127).all()
+    codes = unpack_fp4(packed.view(torch.uint8))
+    assert torch.equal(codes, round_e2m1(rows))
+    assert torch.equal(dequantize_fp4_rows(packed, scale, torch.float32), dequantize_fp4(codes, scale.float()))
