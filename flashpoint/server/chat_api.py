@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flashpoint.engine.plan import TokenLogprob
+from flashpoint.errors import InvalidValue
 from flashpoint.models.chat import Conversation, RenderedChat
 from flashpoint.server.context import ServerContext
 from flashpoint.server.generation import Delta, Job
-from flashpoint.server.limits import check_model, default_max_tokens, refuse_hopeless
+from flashpoint.server.limits import check_model, refuse_hopeless, resolve_max_tokens
 from flashpoint.server.protocol import ChatRequest, Message, parse_request
 from flashpoint.server.respond import Answer, Prepared
 from flashpoint.server.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ async def prepare_chat(context: ServerContext, request_id: str, body: Any) -> Pr
 
     rendered, prompt = await context.tokenize(_characters(request), render)
     sampling = request.sampling(
-        default_max_tokens(context, len(prompt)),
+        resolve_max_tokens(context, len(prompt), request.length_limit[1], context.engine.max_context),
         request.wanted_logprobs,
         context.tokenizer.eos_ids,
         context.engine.vocab_size,
@@ -51,9 +52,9 @@ async def prepare_chat(context: ServerContext, request_id: str, body: Any) -> Pr
 
 
 def conversation_of(request: ChatRequest) -> Conversation:
-    """What the renderer needs of a request."""
+    """What the renderer needs of a request. Raises InvalidValue for a message without its content."""
     return Conversation(
-        messages=[_plain(message) for message in request.messages],
+        messages=[_plain(f"messages[{i}]", message) for i, message in enumerate(request.messages)],
         tools=[tool.model_dump(exclude_none=True) for tool in request.tools or ()],
         use_tools=request.use_tools,
         thinking=None if request.thinking is None else request.thinking.type == "enabled",
@@ -61,7 +62,11 @@ def conversation_of(request: ChatRequest) -> Conversation:
     )
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _plain(name: str, message: Message) -> dict[str, Any]:
+    if message.content is None and message.role != "assistant":
+        raise InvalidValue(f"{name}.content", None, "text; it may be null for the assistant only")
+    if message.role == "tool" and message.tool_call_id is None:
+        raise InvalidValue(f"{name}.tool_call_id", None, "the id of the call that this is the result of")
     fields = message.model_dump(exclude_none=True)
     fields["role"] = "system" if message.role == "developer" else message.role
     if message.role == "assistant":

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flashpoint.engine.plan import TokenLogprob
 from flashpoint.server.context import ServerContext
 from flashpoint.server.generation import Delta, Job
-from flashpoint.server.limits import check_model, refuse_hopeless
+from flashpoint.server.limits import check_model, refuse_hopeless, resolve_max_tokens
 from flashpoint.server.protocol import CompletionRequest, parse_prompts, parse_request
 from flashpoint.server.respond import Answer, Prepared
 from flashpoint.server.tokenizer import Tokenizer
@@ -27,17 +27,26 @@ async def prepare_completion(context: ServerContext, request_id: str, body: Any)
     check_model(context, request.model)
     vocab_size = context.engine.vocab_size
     prompts = parse_prompts(request.prompt, context.config.max_prompts, vocab_size)
-    sampling = request.sampling(DEFAULT_MAX_TOKENS, request.logprobs, context.tokenizer.eos_ids, vocab_size)
 
     def encode() -> list[npt.NDArray[np.int32]]:
         return [_encode(context, prompt) for prompt in prompts]
 
     characters = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     encoded = await context.tokenize(characters, encode)
-    jobs = [Job(prompt, sampling, request.stop_strings) for prompt in encoded]
-    shape = CompletionShape(request_id, context.model.name, context.tokenizer, sampling.logprobs is not None)
+    jobs = [_job(context, request, prompt) for prompt in encoded]
+    shape = CompletionShape(request_id, context.model.name, context.tokenizer, request.logprobs is not None)
     include_usage = bool(request.stream_options and request.stream_options.include_usage)
     return Prepared(jobs, shape, bool(request.stream), include_usage)
+
+
+def _job(context: ServerContext, request: CompletionRequest, prompt: npt.NDArray[np.int32]) -> Job:
+    sampling = request.sampling(
+        resolve_max_tokens(context, len(prompt), request.max_tokens, DEFAULT_MAX_TOKENS),
+        request.logprobs,
+        context.tokenizer.eos_ids,
+        context.engine.vocab_size,
+    )
+    return Job(prompt, sampling, request.stop_strings)
 
 
 def _encode(context: ServerContext, prompt: str | list[int]) -> npt.NDArray[np.int32]:

@@ -9,6 +9,9 @@ from pydantic import ValidationError
 
 from flashpoint.errors import EngineStopped, FlashpointError, InvalidValue, QueueFull, RequestTooLong
 
+# Types that pydantic puts into the location of an error in a union.
+_UNION_MEMBERS = ("str", "list[str]", "list[TextPart]")
+
 
 class ApiError(Exception):
     """An answer that is an error. `param` is the request field at fault, in the client's spelling."""
@@ -53,22 +56,24 @@ def from_flashpoint(error: FlashpointError, prompt_param: str) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The answer to the first field that pydantic refused."""
-    first = error.errors(include_url=False)[0]
-    param = _dotted(first["loc"])
-    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    missing = first["type"] == "missing"
+    """The answer to what pydantic refused: the innermost field, since a union blames its members too."""
+    worst = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
+    param = _dotted(worst["loc"])
+    expected = worst["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    missing = worst["type"] == "missing"
     problem = (
         FlashpointError(f"{param}: missing; expected this field to be present")
         if missing
-        else InvalidValue(param, first["input"], expected)
+        else InvalidValue(param, worst["input"], expected)
     )
     return ApiError(400, str(problem), param=param, code="missing_field" if missing else "invalid_value")
 
 
 def _dotted(location: tuple[Any, ...]) -> str:
-    """`("messages", 0, "content")` -> `messages[0].content`."""
+    """`("messages", 0, "content", "list[TextPart]", 1)` -> `messages[0].content[1]`."""
     path = ""
     for step in location:
+        if step in _UNION_MEMBERS:
+            continue
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     return path

@@ -19,12 +19,16 @@ def check_model(context: ServerContext, name: str | None) -> None:
         )
 
 
-def default_max_tokens(context: ServerContext, prompt_tokens: int) -> int:
-    """All that the context has room for after the prompt. Raises RequestTooLong when that is nothing."""
-    left = context.engine.max_context - prompt_tokens
-    if left < 1:
-        raise RequestTooLong(prompt_tokens + 1, context.engine.max_context, CONTEXT)
-    return left
+def resolve_max_tokens(context: ServerContext, prompt_tokens: int, wanted: int | None, default: int) -> int:
+    """The answer's limit: what the request wants, else the default as far as the context has room for it.
+
+    Raises RequestTooLong when the prompt and the wanted answer, or else one token, do not fit.
+    """
+    room = context.engine.max_context - prompt_tokens
+    needed = 1 if wanted is None else wanted
+    if needed > room:
+        raise RequestTooLong(prompt_tokens + needed, context.engine.max_context, CONTEXT)
+    return min(default, room) if wanted is None else wanted
 
 
 def refuse_hopeless(context: ServerContext, text: str) -> None:
@@ -34,4 +38,4 @@ def refuse_hopeless(context: ServerContext, text: str) -> None:
         raise RequestTooLong(least, context.engine.max_context, CONTEXT)
 
 
-CONTEXT = "the model's context"
+CONTEXT = "the context of this server"

@@ -86,7 +86,7 @@ class GenerationRequest(_Form):
         return tuple(stops)
 
     def sampling(
-        self, default_max_tokens: int, logprobs: int | None, eos_ids: Set[int], vocab_size: int
+        self, max_tokens: int, logprobs: int | None, eos_ids: Set[int], vocab_size: int
     ) -> SamplingParams:
         """The engine's view of the sampling fields. Raises InvalidValue naming the field.
 
@@ -96,10 +96,9 @@ class GenerationRequest(_Form):
         for token in own_stops:
             _check_token("stop_token_ids", token, vocab_size)
         given = {name: getattr(self, name) for name in _SAME_NAME if getattr(self, name) is not None}
-        limit = self.length_limit[1]
         try:
             return SamplingParams(
-                max_tokens=default_max_tokens if limit is None else limit,
+                max_tokens=max_tokens,
                 seed=secrets.randbits(63) if self.seed is None else self.seed,
                 logit_bias=self._logit_bias(vocab_size),
                 logprobs=logprobs,

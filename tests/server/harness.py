@@ -128,9 +128,7 @@ class RunningServer:
 
 
 def capacity(vocab_size: int = 512, blocks: int = 4096) -> Any:
-    return make_capacity(
-        blocks=blocks, block_tokens=16, slots=64, max_context=CONTEXT, vocab_size=vocab_size
-    )
+    return make_capacity(blocks=blocks, block_tokens=16, slots=64, max_context=CONTEXT, vocab_size=vocab_size)
 
 
 def scripted(tokens: Sequence[int], vocab_size: int = 512, **options: Any) -> FakeExecutor:
