@@ -17,8 +17,8 @@ from flashpoint.models.load import LoadedModel
 class TorchExecutor:
     """An `engine.executor.Executor` over a loaded model.
 
-    Pools hold `cache_tokens` rounded down to whole blocks. Raises InvalidValue when the configuration does not
-    fit the model's cache spec.
+    Pools hold `cache_tokens` rounded down to whole blocks. Raises InvalidValue when the configuration does
+    not fit the model's cache spec.
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
@@ -51,6 +51,7 @@ class TorchExecutor:
         """Fixed for the executor's life."""
         return self._capacity
 
+    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Run the model on every chunk and sample where a chunk asks for it."""
         began = time.perf_counter()

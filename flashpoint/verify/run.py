@@ -54,8 +54,8 @@ def verify_folder(
 ) -> VerifyReport:
     """Compare the cases of `folder`, or only those of numeric `mode` (exact, quantized) or called `case`.
 
-    `progress` is told each case before it runs. Raises CheckpointError for an unusable folder, InvalidValue for
-    an unknown mode or case.
+    `progress` is told each case before it runs. Raises CheckpointError for an unusable folder, InvalidValue
+    for an unknown mode or case.
     """
     if mode not in (None, "exact", "quantized"):
         raise InvalidValue("mode", mode, "exact or quantized")
@@ -88,7 +88,7 @@ def _missing_parts(case: Case) -> dict[str, str]:
 
 
 def render(report: VerifyReport, console: Console) -> None:
-    """A row per case and kind of tensor with its largest error, then what is not covered, then the verdict."""
+    """A row per case and kind of tensor with its largest error; then what is not covered, and the verdict."""
     table = Table("case", "tensor", "compared", "largest |Δ|", "largest relative", "tolerance", "")
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in report.findings:

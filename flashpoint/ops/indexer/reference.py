@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -82,7 +84,7 @@ def select_entries(
     """
     chosen = torch.full((len(q), top_k), -1, dtype=torch.int64, device=q.device)
     blocks = torch.full((len(q), publish), -1, dtype=torch.int64, device=q.device) if publish else None
-    for sequence, (start, stop) in enumerate(zip(row_offsets, row_offsets[1:], strict=False)):
+    for sequence, (start, stop) in enumerate(itertools.pairwise(row_offsets)):
         seen = int(visible[stop - 1])
         if seen == 0:
             continue

@@ -24,7 +24,10 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, scale: float) -> tu
 
 
 def swiglu(gate_up: Tensor, limit: float, weight: Tensor | None = None) -> Tensor:
-    """gate_up [T, 2·I] (gate first) -> silu(min(gate, limit)) · clamp(up, ±limit) [· weight [T, 1]], (6.2)."""
+    """silu(min(gate, limit)) · clamp(up, ±limit), times `weight` [T, 1] if given (spec 6.2).
+
+    gate_up [T, 2·I], gate first -> [T, I] in its dtype.
+    """
     gate, up = gate_up.float().chunk(2, dim=-1)
     hidden = F.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     return (hidden if weight is None else weight * hidden).to(gate_up.dtype)

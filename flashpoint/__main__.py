@@ -1,0 +1,5 @@
+"""`python -m flashpoint`."""
+
+from flashpoint.cli import main
+
+main()

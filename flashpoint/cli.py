@@ -1,0 +1,156 @@
+"""The `flashpoint` command: parses, calls, prints. What a command does lives in the package it imports.
+
+Packages are imported by the command that needs them: torch alone takes seconds, and `replay` needs none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flashpoint import __version__
+from flashpoint.agentx.replay import ReplayConfig
+from flashpoint.agentx.synthetic import GenerateConfig
+from flashpoint.engine.config import EngineConfig
+from flashpoint.errors import FlashpointError
+from flashpoint.executor.config import ExecutorConfig
+from flashpoint.options import takes
+from flashpoint.server.config import ServerConfig
+
+app = typer.Typer(
+    help="Serve DeepSeek-V4.1-Flash class models to coding agents, and measure how fast that is.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+checkpoint_app = typer.Typer(help="Look into checkpoints and make small ones.", no_args_is_help=True)
+sessions_app = typer.Typer(help="Agent sessions to replay.", no_args_is_help=True)
+app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(sessions_app, name="sessions")
+
+Folder = Annotated[Path, typer.Argument(help="checkpoint folder")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the same facts as JSON")]
+
+
+@app.command()
+@takes(ServerConfig, EngineConfig, ExecutorConfig)
+def serve(server: ServerConfig, engine: EngineConfig, executor: ExecutorConfig, checkpoint: Folder) -> int:
+    """Serve a checkpoint behind the OpenAI API until SIGTERM (drains) or Ctrl-C."""
+    from flashpoint.executor.build import build_engine
+    from flashpoint.server.run import serve as serve_engine
+
+    return serve_engine(build_engine(checkpoint, engine, executor), checkpoint, server)
+
+
+@app.command()
+@takes(ReplayConfig)
+def replay(config: ReplayConfig, as_json: AsJson = False) -> int:
+    """Replay agent sessions against a server, level by level, and archive every request."""
+    from flashpoint.agentx.replay import run_replay
+    from flashpoint.agentx.table import render_table
+
+    summary = run_replay(config, Console(stderr=True))
+    if as_json:
+        print(json.dumps(summary.as_dict()))
+    else:
+        Console().print(render_table(summary))
+    return summary.exit_code
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="run archives")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="page to write")],
+) -> None:
+    """Draw the throughput-interactivity curve of runs as one self-contained page."""
+    from flashpoint.agentx.report import write_report
+
+    write_report(runs, out)
+    Console().print(f"report: {out.resolve()}", soft_wrap=True)
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="golden folder: a checkpoint with cases/")],
+    mode: Annotated[str | None, typer.Option(help="only cases of this mode: exact or quantized")] = None,
+    case: Annotated[str | None, typer.Option(help="only the case of this name")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare this build with recorded outputs of the model authors' reference code; exit 1 beyond tolerance."""
+    from flashpoint.verify.run import render, verify_folder
+
+    messages = Console(stderr=True)
+    with messages.status("") as status:
+        result = verify_folder(folder, mode, case, lambda name: status.update(f"running {name}"))
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        output = Console()
+        # Piped output has no width to obey; a wrapped table is of no use to grep.
+        render(result, output if output.is_terminal else Console(width=180))
+    raise typer.Exit(0 if result.ok else 1)
+
+
+@checkpoint_app.command("inspect")
+def checkpoint_inspect(
+    path: Annotated[Path, typer.Argument(help="checkpoint folder; config and index alone are enough")],
+    as_json: AsJson = False,
+) -> None:
+    """Parameters, bytes, layer kinds and cache bytes per token of a checkpoint."""
+    from flashpoint.models.deepseek_v41.inspect import inspect_checkpoint, render_report
+
+    result = inspect_checkpoint(path)
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        Console().print(render_report(result))
+
+
+@checkpoint_app.command("init")
+def checkpoint_init(
+    out: Annotated[Path, typer.Argument(help="folder to create")],
+    preset: Annotated[str, typer.Option(help="nano (2M parameters), micro (40M) or mini (1-2 GB as stored)")],
+    outliers: Annotated[bool, typer.Option("--outliers", help="statistics of real weights")] = False,
+    form: Annotated[str | None, typer.Option(help="bf16 or quantized; default: the preset's own")] = None,
+    seed: Annotated[int, typer.Option(help="seed of the random weights")] = 0,
+) -> None:
+    """Write a random checkpoint in the official format."""
+    from flashpoint.models.deepseek_v41.init import init_checkpoint
+
+    init_checkpoint(out, preset=preset, outliers=outliers, form=form, seed=seed)
+    Console().print(f"checkpoint: {out.resolve()}", soft_wrap=True)
+
+
+@sessions_app.command("generate")
+@takes(GenerateConfig)
+def sessions_generate(config: GenerateConfig) -> int:
+    """Write synthetic agent sessions, the same for the same seed."""
+    from flashpoint.agentx.synthetic import generate
+
+    count = generate(config)
+    Console().print(f"{count} sessions: {config.out.resolve()}", soft_wrap=True)
+    return 0
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line on stderr and exit code 2."""
+    try:
+        app()
+    except (FlashpointError, NotImplementedError) as error:
+        print(f"flashpoint: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        logging.shutdown()
+        sys.exit(130)
