@@ -21,10 +21,9 @@ from tests.server.harness import capacity
 def main() -> int:
     options = dict(argument.split("=", 1) for argument in sys.argv[2:])
     step_seconds = float(options.pop("step_seconds", "0"))
-    types = {
-        field.name: {"int": int, "float": float}.get(str(field.type), str) for field in fields(ServerConfig)
-    }
-    config = ServerConfig(**{name: types[name](value) for name, value in options.items()})
+    types = {"int": int, "float": float}
+    field_types = {field.name: types.get(str(field.type), str) for field in fields(ServerConfig)}
+    config = ServerConfig(**{name: field_types[name](value) for name, value in options.items()})
     engine = EngineService(
         FakeExecutor(capacity(), seconds=step_seconds), EngineConfig(block_tokens=16, cache_tokens=65_536)
     )

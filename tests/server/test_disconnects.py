@@ -42,14 +42,14 @@ def unused(server: RunningServer) -> bool:
     )
 
 
-def send_request(server: RunningServer, body: dict[str, Any]) -> socket.socket:
+def send_request(server: RunningServer, body: dict[str, Any], path: str = COMPLETIONS) -> socket.socket:
     content = orjson.dumps(body)
     sock = socket.socket()
     # Small buffers, so that the kernel does not read in the client's place.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.settimeout(10)
     sock.connect(("127.0.0.1", server.port))
-    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
     sock.sendall(head.encode() + content)
     return sock
 
@@ -103,9 +103,11 @@ def test_client_that_leaves_while_sending(server: RunningServer) -> None:
 
 def test_slow_reader_hurts_nobody_and_holds_little() -> None:
     """It reads next to nothing while thousands of tokens are made: they wait as ids, not as chunks."""
-    body = {**ENDLESS, "stream": True, "logprobs": 20}
+    # Alternatives make a chunk of 2 KB: more than the kernel's buffers hold.
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3900, "ignore_eos": True}
+    body |= {"stream": True, "logprobs": True, "top_logprobs": 20}
     with Harness(executor=scripted([40] * 4000)).start() as server:
-        slow = [send_request(server, body) for _ in range(2)]
+        slow = [send_request(server, body, "/v1/chat/completions") for _ in range(2)]
         for sock in slow:
             assert sock.recv(1)
         eventually(lambda: server.engine.stats().finished.get("length") == 2, 30)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from tests.server.harness import TINY
@@ -137,11 +138,10 @@ def test_drain_does_not_wait_for_a_client_that_does_not_read() -> None:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect((host, int(port)))
-            body = b'{"prompt": ["a", "b"], "max_tokens": 4000, "ignore_eos": true, "stream": true, "logprobs": 20}'
-            sock.sendall(
-                b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"
-                % (len(body), body)
-            )
+            fields = {"prompt": ["a", "b"], "max_tokens": 4000, "stream": True, "logprobs": 20}
+            body = orjson.dumps({**fields, "ignore_eos": True})
+            head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            sock.sendall(head.encode() + body)
             wait_for_running(server)
             server.process.terminate()
             assert server.wait() == 0, server.log
