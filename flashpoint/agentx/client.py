@@ -7,7 +7,6 @@ beside it (`agentx.lag`).
 
 from __future__ import annotations
 
-import asyncio
 import io
 import time
 from collections.abc import Mapping, Sequence
@@ -181,6 +180,16 @@ class ChatClient:
             except orjson.JSONDecodeError:
                 return response.status, None
 
+    async def answers(self) -> bool:
+        """Whether the server answers HTTP at all, whatever it says."""
+        try:
+            async with self._http.get(
+                f"{self.url}/v1/models", timeout=aiohttp.ClientTimeout(total=CONNECT_SECONDS)
+            ):
+                return True
+        except (aiohttp.ClientError, OSError):
+            return False
+
     async def stream(self, request: ChatRequest, answer: Answer) -> None:
         """Send `request` and fill `answer` until the response ends.
 
@@ -288,13 +297,3 @@ def _count(counts: dict[str, Any], key: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SseError(f"usage.{key} is {value!r}, not a count")
     return value
-
-
-async def reachable(host: str, port: int) -> bool:
-    """Whether something accepts TCP connections at `host`:`port` right now."""
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
-    except OSError:
-        return False
-    writer.close()
-    return True

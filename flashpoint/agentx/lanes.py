@@ -102,7 +102,7 @@ class Level:
     async def run(self, interrupt: asyncio.Event) -> None:
         """Play until sessions or duration are over, `interrupt` is set or the server is lost."""
         lanes = [asyncio.create_task(self._lane(lane)) for lane in range(self._concurrency)]
-        everything: asyncio.Future[Any] = asyncio.gather(*lanes)
+        everything = asyncio.create_task(asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION))
         stops: dict[asyncio.Future[Any], Cut] = {
             asyncio.create_task(interrupt.wait()): INTERRUPTED,
             asyncio.create_task(self._watch.lost.wait()): SERVER_LOST,
@@ -114,7 +114,7 @@ class Level:
             if everything not in done:
                 self.cut = next((cut for stop, cut in stops.items() if stop in done), TIME_UP)
         finally:
-            for task in (*lanes, *stops):
+            for task in (*lanes, *stops, everything):
                 task.cancel()
             results = await asyncio.gather(*lanes, return_exceptions=True)
         for result in results:

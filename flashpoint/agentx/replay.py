@@ -156,8 +156,7 @@ async def _replay(config: ReplayConfig, session_file: SessionFile, progress: Rep
             Session(session.id, session.system, session.turns[: config.max_turns])
             for session in session_file.sessions
         ]
-        parts = urlsplit(config.url)
-        watch = ServerWatch(parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme])
+        watch = ServerWatch(client)
         origin = time.monotonic()
         interrupt = asyncio.Event()
         status: Literal["complete", "interrupted", "server_lost"] = "complete"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from flashpoint.agentx.client import reachable
+from flashpoint.agentx.client import ChatClient
 
 PROBES = 10
 PROBE_PAUSE_SECONDS = 0.5
 
 
 class ServerWatch:
-    """After a broken connection, tries to connect anew; the server is lost when no try of several succeeds.
+    """After a broken connection, asks anew; the server is lost when it answers none of several questions.
 
-    A server that comes back in between is not lost: its failed requests are errors, and the run goes on.
+    It asks over HTTP, as the kernel still accepts connections for a process that is just being killed. A
+    server that comes back in between is not lost: its failed requests are errors, and the run goes on.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, client: ChatClient) -> None:
+        self._client = client
         self._probe: asyncio.Task[bool] | None = None
         self.lost = asyncio.Event()
 
@@ -42,7 +42,7 @@ class ServerWatch:
         for number in range(PROBES):
             if number:
                 await asyncio.sleep(PROBE_PAUSE_SECONDS)
-            if await reachable(self._host, self._port):
+            if await self._client.answers():
                 return True
         self.lost.set()
         return False
