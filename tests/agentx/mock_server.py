@@ -99,12 +99,11 @@ class MockServer:
         if fault == "http_429":
             return web.Response(text="slow down", status=429, headers={"Retry-After": "1"})
         prompt = "\n".join(message["content"] for message in body["messages"])
-        shared = [len(commonprefix([prompt, old])) for old in self._prompts]  # noqa: RUF071 (characters)
-        cached = max(shared, default=0)
-        self._prompts.append(prompt)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": 0}
+        usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": 0}
         if b.cached_tokens:
-            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+            shared = [len(commonprefix([prompt, old])) for old in self._prompts]  # noqa: RUF071 (characters)
+            self._prompts.append(prompt)
+            usage["prompt_tokens_details"] = {"cached_tokens": max(shared, default=0)}
         if fault == "bad_usage":
             usage["prompt_tokens"] = -1
 

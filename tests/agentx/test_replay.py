@@ -138,7 +138,7 @@ def test_max_turns_think_time_and_model(tmp_path: Path) -> None:
     assert [body["model"] for body in server.bodies] == ["b", "b"]
     assert [body["seed"] for body in server.bodies] == [9, 9]
     first, second = read_archive(tmp_path / "run").records
-    assert second.start - first.end >= 0.15
+    assert second.start - first.end >= 0.14  # timers have a resolution of a millisecond or two
 
 
 def test_a_failed_request_ends_its_session_and_no_other(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.agentx.sessions import Session, Turn, load_sessions, parse_session, write_sessions
@@ -94,6 +94,7 @@ turns = st.builds(
 )
 
 
+@settings(max_examples=25)
 @given(
     st.lists(
         st.builds(Session, id=texts.filter(bool), system=texts, turns=st.lists(turns, min_size=1).map(tuple)),
