@@ -59,7 +59,7 @@ def create_app(
             Route("/health", _health(context)),
             Route("/metrics", _metrics(context)),
         ],
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
     app.state.context = context
     return app
@@ -159,6 +159,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     else:
         api_error = ApiError(404, f"{what}: no such path", code="not_found")
     return Response(api_error.body(), error.status_code, error.headers, media_type="application/json")
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """A fault of ours; the server logs it with its traceback."""
+    api_error = ApiError(500, f"internal error: {type(error).__name__}", code="internal_error")
+    return Response(api_error.body(), 500, media_type="application/json")
 
 
 def _json(status: int, content: object) -> Response:

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flashpoint.engine.service import EngineService
-from flashpoint.errors import InvalidValue
+from flashpoint.errors import CheckpointError, InvalidValue
 from flashpoint.models.deepseek_v41.chat import renderer_for
 from flashpoint.server.app import create_app
 from flashpoint.server.config import ServerConfig
@@ -45,6 +45,11 @@ def serve(engine: EngineService, checkpoint: Path, config: ServerConfig) -> int:
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     tokenizer = Tokenizer.from_checkpoint(checkpoint, config.tokenizer_cache_bytes)
+    if len(tokenizer) > engine.vocab_size:
+        problem = (
+            f"tokenizer.json has {len(tokenizer)} ids, but the model's vocab_size is {engine.vocab_size}"
+        )
+        raise CheckpointError(checkpoint, [problem])
     renderer = renderer_for(tokenizer.token_id)
     model = ModelInfo(config.served_model_name or checkpoint.resolve().name)
     app = create_app(engine, tokenizer, renderer, model, config)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from flashpoint.engine.plan import StepPlan
+from flashpoint.models.chat import Conversation, PlainRenderer, RenderedChat
 from flashpoint.server.config import ServerConfig
 from tests.engine.fake_executor import FakeExecutor
 from tests.server.harness import Harness, RunningServer, capacity, scripted
@@ -72,6 +73,19 @@ def test_a_failed_step_is_an_error_of_its_request(stream: bool) -> None:
         assert server.metric("flashpoint_requests_finished_total", reason="error") == 1
         failing["now"] = False
         assert server.post(COMPLETIONS, {"prompt": "x"}).status_code == 200
+
+
+def test_a_fault_of_ours_is_a_500_in_the_usual_shape() -> None:
+    class BrokenRenderer(PlainRenderer):
+        def render(self, conversation: Conversation) -> RenderedChat:
+            raise ZeroDivisionError("secret")
+
+    with Harness(renderer=BrokenRenderer(None, None)).start() as server:
+        response = server.post(CHAT, {"messages": [{"role": "user", "content": "x"}]})
+        assert response.status_code == 500
+        assert response.json()["error"]["code"] == "internal_error"
+        assert "secret" not in response.text
+        assert server.context.lifecycle.active == 0
 
 
 def test_counters_agree_with_usage() -> None:

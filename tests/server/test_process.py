@@ -179,6 +179,12 @@ def test_unknown_host_is_said_clearly() -> None:
     assert "host: got 'no.such.host.invalid'" in server.log
 
 
+def test_tokenizer_larger_than_the_vocabulary_is_refused() -> None:
+    server = ServerProcess("port=0", "vocab_size=500")
+    assert server.wait(30) == 2
+    assert "tokenizer.json has 512 ids, but the model's vocab_size is 500" in server.log
+
+
 IDLE_CLIENT = """
 import resource, socket, sys
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
