@@ -43,11 +43,12 @@ def write_checkpoint(
 ) -> None:
     """Write `layout`'s tensors in `shards` files with their index, and `files` (name -> content) beside them.
 
-    pieces(name) yields the tensor's elements in order, in one or more tensors, so that a large one need never be
-    whole in memory; it is called once per name, in layout order within each shard.
+    pieces(name) yields the tensor's elements in order, in one or more tensors, so that a large one need never
+    be whole in memory; it is called once per name, in layout order within each shard.
 
     Everything goes to a temporary folder beside `out`, is flushed to disk, then renamed. On any failure that
-    folder is removed. Raises CheckpointError when `out` exists and is not an empty folder, or the disk is full.
+    folder is removed. Raises CheckpointError when `out` exists and is not an empty folder, or the disk is
+    full.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise CheckpointError(out, ["already exists; expected a new or empty folder"])
@@ -71,7 +72,9 @@ def write_checkpoint(
 
 
 def _disk_full(out: Path, needed: int, free: int) -> CheckpointError:
-    return CheckpointError(out, [f"the disk is full: {needed} bytes are needed, {free} are free; nothing is kept"])
+    return CheckpointError(
+        out, [f"the disk is full: {needed} bytes are needed, {free} are free; nothing is kept"]
+    )
 
 
 class _Counter:

