@@ -125,15 +125,19 @@ def token_gaps(record: RequestRecord) -> npt.NDArray[np.float64]:
     times = record.token_offsets
     if record.output_tokens is None or len(times) < 2:
         return np.empty(0)
-    arrivals, counts = np.unique(times, return_counts=True)
-    waits = np.diff(arrivals) / counts[1:]
-    return np.concatenate([np.zeros(counts[0] - 1), np.repeat(waits, counts[1:])])
+    later = np.flatnonzero(times[1:] != times[:-1]) + 1  # first token of every chunk but the first
+    if not len(later):
+        return np.zeros(len(times) - 1)
+    counts = np.append(later[1:], len(times)) - later
+    waits = (times[later] - times[later - 1]) / counts
+    return np.concatenate([np.zeros(later[0] - 1), np.repeat(waits, counts)])
 
 
-def pooled_itl_percentile(records: Records, p: float) -> float | None:
-    """Percentile over the token gaps of all requests together, so long answers weigh more. Unit: s."""
+def pooled_itl_percentiles(records: Records, *ps: float) -> list[float | None]:
+    """Percentiles over the token gaps of all requests together, so long answers weigh more. Unit: s."""
     gaps = [token_gaps(r) for r in successful(records)]
-    return percentile(np.concatenate(gaps), p) if gaps else None
+    pooled = np.sort(np.concatenate(gaps)) if gaps else np.empty(0)
+    return [percentile(pooled, p) for p in ps]
 
 
 def interactivity(records: Records, p: float) -> float | None:
@@ -177,7 +181,7 @@ DEFINITIONS: tuple[tuple[str, Callable[..., object]], ...] = (
     ("Cache hit share", cache_hit_share),
     ("Inter-token latency (ITL)", inter_token_latency),
     ("P50 / P90 interactivity", interactivity),
-    ("Pooled ITL", pooled_itl_percentile),
+    ("Pooled ITL", pooled_itl_percentiles),
     ("Time to first token (TTFT)", ttft_percentile),
     ("Time to first answer token", ttft_answer_percentile),
     ("End-to-end latency", e2e_percentile),

@@ -91,6 +91,7 @@ def summarize(archive: Archive) -> RunSummary:
 
 def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators: int) -> LevelSummary:
     """All figures of one concurrency level."""
+    pooled_p50, pooled_p90 = metrics.pooled_itl_percentiles(records, 50, 90)
     statuses = [record.status for record in records]
     return LevelSummary(
         level=info.level,
@@ -109,8 +110,8 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
         interactivity_p90=metrics.interactivity(records, 90),
         itl_p50=metrics.itl_percentile(records, 50),
         itl_p90=metrics.itl_percentile(records, 90),
-        pooled_itl_p50=metrics.pooled_itl_percentile(records, 50),
-        pooled_itl_p90=metrics.pooled_itl_percentile(records, 90),
+        pooled_itl_p50=pooled_p50,
+        pooled_itl_p90=pooled_p90,
         ttft_p50=metrics.ttft_percentile(records, 50),
         ttft_p90=metrics.ttft_percentile(records, 90),
         ttft_answer_p50=metrics.ttft_answer_percentile(records, 50),

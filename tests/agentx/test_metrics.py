@@ -57,8 +57,7 @@ def test_latencies_by_hand() -> None:
     assert metrics.ttft_percentile(BOTH, 90) == pytest.approx(0.95)
     assert metrics.e2e_percentile(BOTH, 50) == pytest.approx(1.25)
     # Pooled: the gaps 0.1, 0.2 and 0.4 together.
-    assert metrics.pooled_itl_percentile(BOTH, 50) == pytest.approx(0.2)
-    assert metrics.pooled_itl_percentile(BOTH, 90) == pytest.approx(0.36)
+    assert metrics.pooled_itl_percentiles(BOTH, 50, 90) == pytest.approx([0.2, 0.36])
 
 
 def test_p90_interactivity_is_the_slow_tail() -> None:
@@ -90,7 +89,7 @@ def test_without_a_successful_request_every_metric_is_none(records: list[Request
     assert metrics.cache_hit_share(records) is None
     assert metrics.interactivity(records, 90) is None
     assert metrics.itl_percentile(records, 90) is None
-    assert metrics.pooled_itl_percentile(records, 90) is None
+    assert metrics.pooled_itl_percentiles(records, 90) == [None]
     assert metrics.ttft_percentile(records, 90) is None
     assert metrics.e2e_percentile(records, 90) is None
     assert metrics.mean_in_flight(records) is None
@@ -102,7 +101,7 @@ def test_without_usage_there_is_no_throughput_and_no_token_latency() -> None:
     assert metrics.total_throughput([known, unknown], 1) is None
     assert metrics.output_throughput([known, unknown], 1) is None
     assert metrics.interactivity([unknown], 90) is None
-    assert metrics.pooled_itl_percentile([unknown], 90) is None
+    assert metrics.pooled_itl_percentiles([unknown], 90) == [None]
     assert metrics.ttft_percentile([unknown], 50) == 0.5
 
 
