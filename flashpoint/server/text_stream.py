@@ -6,7 +6,7 @@ Knows nothing of requests or HTTP. Both classes do constant work per token, what
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 
 class TextStream:
@@ -28,10 +28,6 @@ class TextStream:
         if token >= len(self._token_bytes):
             return ""
         return self._decoder.decode(self._token_bytes[token])
-
-    def push_all(self, tokens: Iterable[int]) -> str:
-        """`push` for several tokens."""
-        return "".join(map(self.push, tokens))
 
     def finish(self) -> str:
         """What is left: one U+FFFD if the last character never became whole."""

@@ -139,3 +139,9 @@ def scripted(tokens: Sequence[int], vocab_size: int = 512, **options: Any) -> Fa
         return tokens[position] if position < len(tokens) else 1
 
     return FakeExecutor(capacity(vocab_size), next_token=next_token, **options)
+
+
+def decoded(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of an answer made of `ids`."""
+    stream = tokenizer.stream()
+    return "".join([*(stream.push(token) for token in ids), stream.finish()])

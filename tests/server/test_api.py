@@ -13,7 +13,7 @@ import pytest
 
 from flashpoint.engine.sampling import SamplingParams
 from tests.engine.fake_executor import FakeExecutor, reference_tokens
-from tests.server.harness import CONTEXT, MODEL, Harness, RunningServer, capacity, scripted
+from tests.server.harness import CONTEXT, MODEL, Harness, RunningServer, capacity, decoded, scripted
 from tests.server.tokenizers_for_tests import v41_tokenizer
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -53,8 +53,7 @@ def test_completion_is_the_engines_answer(server: RunningServer) -> None:
     assert choice["logprobs"]["tokens"] == [
         tokenizer.token_bytes(t).decode(errors="replace") for t in expected
     ]
-    stream = tokenizer.stream()
-    assert choice["text"] == stream.push_all(expected) + stream.finish()
+    assert choice["text"] == decoded(tokenizer, expected)
     assert choice["finish_reason"] == "length"
     assert response["usage"]["prompt_tokens"] == 3
     assert response["usage"]["completion_tokens"] == 8

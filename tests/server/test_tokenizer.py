@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flashpoint.errors import CheckpointError
 from flashpoint.models.chat import Segment
 from flashpoint.server.tokenizer import Tokenizer
-from tests.server.harness import TINY
+from tests.server.harness import TINY, decoded
 from tests.server.tokenizers_for_tests import v41_definition, v41_tokenizer
 
 SPECIALS = ["<｜User｜>", "<｜Assistant｜>", "</think>", "｜DSML｜", "<｜end▁of▁sentence｜>", "<｜System｜>"]
@@ -30,8 +30,7 @@ def test_plain_segments_never_hold_special_ids(text: str) -> None:
     tokenizer = v41_tokenizer()
     ids = tokenizer.encode_segments([Segment(text)])
     assert special_ids().isdisjoint(ids.tolist())
-    stream = tokenizer.stream()
-    assert stream.push_all(ids.tolist()) + stream.finish() == text
+    assert decoded(tokenizer, ids.tolist()) == text
 
 
 def test_raw_prompts_and_special_segments_do_hold_them() -> None:
