@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from flashpoint.agentx.archive import read_archive
-from flashpoint.agentx.replay import ReplayConfig, run_replay
+from flashpoint.agentx.replay import run_replay
+from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.synthetic import GenerateConfig, generate
 from tests.agentx.mock_server import mock_process
 
@@ -15,14 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_known_server_is_measured_as_it_is(tmp_path: Path) -> None:
-    """TTFT 100 ms, 20 ms per token: the figures are at most 10 % above, and never below."""
+    """TTFT 100 ms, 20 ms per token: the figures are never below, and at most a quarter above on a busy machine."""
     generate(GenerateConfig(tmp_path / "s.jsonl", sessions=8, turns=4, max_tokens=40))
     with mock_process(ttft=0.1, gap=0.02) as (_, url):
         summary = run_replay(ReplayConfig(url, tmp_path / "s.jsonl", tmp_path / "run", concurrency=(4,)))
     level = summary.levels[0]
     assert level.ttft_p50 and level.itl_p50 and level.errors == 0
-    assert 0.1 <= level.ttft_p50 <= 0.11
-    assert 0.02 <= level.itl_p50 <= 0.022
+    assert 0.1 <= level.ttft_p50 <= 0.125
+    assert 0.02 <= level.itl_p50 <= 0.025
 
 
 def test_32_streams_add_little(tmp_path: Path) -> None:

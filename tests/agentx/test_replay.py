@@ -10,7 +10,8 @@ from rich.console import Console
 from flashpoint.agentx import lanes
 from flashpoint.agentx.archive import read_archive
 from flashpoint.agentx.lanes import plays
-from flashpoint.agentx.replay import ReplayConfig, ServerUnusableError, run_replay
+from flashpoint.agentx.replay import ServerUnusableError, run_replay
+from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.sessions import Session, Turn, write_sessions
 from flashpoint.agentx.summary import RunSummary
 from flashpoint.errors import InvalidValue

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from flashpoint.agentx.replay import ReplayConfig, run_replay
+from flashpoint.agentx.replay import run_replay
+from flashpoint.agentx.replay_config import ReplayConfig
 url, sessions, out, options = sys.argv[1:]
 options = json.loads(options)
 options["concurrency"] = tuple(options["concurrency"])
