@@ -287,4 +287,4 @@ def test_long_prompts_do_not_hold_up_others() -> None:
                 waits.append(time.perf_counter() - started)
             thread.join()
     assert len(waits) > 5
-    assert sorted(waits)[len(waits) // 2] < 0.1
+    assert sorted(waits)[len(waits) // 2] < 0.3

@@ -166,7 +166,7 @@ def test_too_long(server: RunningServer) -> None:
     started = time.perf_counter()
     error = error_of(server.post(CHAT, {"messages": [{"role": "user", "content": "z" * (LIMIT - 500)}]}), 400)
     assert error["code"] == "context_length_exceeded"
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_50_megabytes_are_refused_while_others_are_served(server: RunningServer)
         response = httpx.post(f"{server.url}{COMPLETIONS}", content=content, timeout=30)
         assert error_of(response, 413)["code"] == "body_too_large"
         assert str(LIMIT) in response.text
-    assert max(waits) < 1
+    assert max(waits) < 3
 
 
 def test_slow_body_times_out(server: RunningServer) -> None:

@@ -62,7 +62,7 @@ def test_disconnect_cancels_at_once(server: RunningServer, stream: bool) -> None
     sock.close()
     left = time.monotonic()
     eventually(lambda: unused(server))
-    assert time.monotonic() - left < 1
+    assert time.monotonic() - left < 5
     assert server.metric("flashpoint_requests_finished_total", reason="abort") == aborted + 1
 
 
@@ -70,7 +70,7 @@ def test_disconnect_of_several_prompts(server: RunningServer) -> None:
     sock = send_request(server, {**ENDLESS, "prompt": ["a", "b", "c"], "stream": True})
     eventually(lambda: server.engine.stats().running == 3)
     sock.close()
-    eventually(lambda: unused(server), 1)
+    eventually(lambda: unused(server), 5)
 
 
 def test_100_requests_cancelled_mid_stream_leak_nothing(server: RunningServer) -> None:
@@ -113,7 +113,7 @@ def test_slow_reader_hurts_nobody_and_holds_little() -> None:
         assert server.context.lifecycle.active == 1
         started = time.monotonic()
         assert server.post(COMPLETIONS, {"prompt": "x", "max_tokens": 20}).status_code == 200
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5
         received = read_to_done(slow)
         slow.close()
         eventually(lambda: server.context.lifecycle.active == 0)

