@@ -43,7 +43,7 @@ def read_index(folder: Path) -> CheckpointIndex:
         raw: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(folder, [f"{INDEX_NAME}: missing"]) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CheckpointError(folder, [f"{INDEX_NAME}: cannot be read as JSON ({error})"]) from None
     weight_map = raw.get("weight_map") if isinstance(raw, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:

@@ -104,7 +104,7 @@ def _entry(name: str, fields: Any, shard: str, data_start: int) -> tuple[TensorE
     if not isinstance(fields, dict) or not {"dtype", "shape", "data_offsets"} <= fields.keys():
         return None, "expected an object with dtype, shape and data_offsets"
     dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
-    if dtype not in TORCH_DTYPES:
+    if not isinstance(dtype, str) or dtype not in TORCH_DTYPES:
         return None, f"dtype {dtype!r} is not known; expected one of {', '.join(TORCH_DTYPES)}"
     if not _naturals(shape):
         return None, f"shape {shape!r} is not a list of sizes"

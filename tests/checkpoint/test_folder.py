@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from flashpoint.checkpoint.folder import INDEX_NAME, open_checkpoint, read_index
@@ -83,6 +85,7 @@ def test_damaged_header(tmp_path: Path, content: bytes, message: str) -> None:
         ({"a": entry("F32", [3], 0, 8)}, "a: F32 [3] needs 12 bytes, but data_offsets span 8"),
         ({"a": entry("F32", [-2], 0, 8)}, "a: shape [-2] is not a list of sizes"),
         ({"a": entry("F32", [2], 8, 0)}, "a: data_offsets [8, 0] are not [begin, end]"),
+        ({"a": {**entry("F32", [2], 0, 8), "dtype": ["F32"]}}, "a: dtype ['F32'] is not known"),
         ({"a": {"dtype": "F32"}}, "a: expected an object with dtype, shape and data_offsets"),
         ({"a": entry("F32", [3], 0, 12)}, "a: ends at byte"),
         ({"a": entry("F32", [1], 0, 4)}, "4 unused bytes after the last tensor"),
@@ -106,6 +109,28 @@ def test_truncated_file_names_the_tensors_that_are_cut(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(content[:-100])
     problems = problems_of(tmp_path)
     assert problems and all("truncated?" in problem for problem in problems)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cut=st.integers(0, 200), changes=st.lists(st.tuples(st.integers(0, 199), st.integers(0, 255)), max_size=4)
+)
+def test_no_damage_escapes_as_another_error(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, changes: list[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    header = {"a": entry("F32", [1], 0, 4), "b": entry("BF16", [1, 2], 4, 8)}
+    path = raw_file(folder / "model.safetensors", header, TWO_FLOATS)
+    content = bytearray(path.read_bytes())
+    for at, value in changes:
+        content[at % len(content)] = value
+    path.write_bytes(content[: max(len(content) - cut, 0)] if cut < 100 else content)
+    try:
+        checkpoint = open_checkpoint(folder)
+    except CheckpointError:
+        return
+    for name, stored in checkpoint.entries.items():
+        assert checkpoint.tensor(name).shape == stored.shape
 
 
 def test_all_faults_of_all_shards_are_in_one_error(tmp_path: Path) -> None:
