@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_known_server_is_measured_as_it_is(tmp_path: Path) -> None:
-    """TTFT 100 ms, 20 ms per token: the figures are never below, and at most a quarter above on a busy machine."""
+    """TTFT 100 ms, 20 ms per token: never below, and at most a quarter above (a busy machine)."""
     generate(GenerateConfig(tmp_path / "s.jsonl", sessions=8, turns=4, max_tokens=40))
     with mock_process(ttft=0.1, gap=0.02) as (_, url):
         summary = run_replay(ReplayConfig(url, tmp_path / "s.jsonl", tmp_path / "run", concurrency=(4,)))
