@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from flashpoint import __version__
-from flashpoint.agentx.replay import ReplayConfig
+from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.synthetic import GenerateConfig
 from flashpoint.engine.config import EngineConfig
 from flashpoint.errors import FlashpointError
@@ -82,7 +82,7 @@ def verify(
     case: Annotated[str | None, typer.Option(help="only the case of this name")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare this build with recorded outputs of the model authors' reference code; exit 1 beyond tolerance."""
+    """Compare this build with what the authors' reference code computed; exit 1 beyond tolerance."""
     from flashpoint.verify.run import render, verify_folder
 
     messages = Console(stderr=True)
@@ -103,13 +103,13 @@ def checkpoint_inspect(
     as_json: AsJson = False,
 ) -> None:
     """Parameters, bytes, layer kinds and cache bytes per token of a checkpoint."""
-    from flashpoint.models.deepseek_v41.inspect import inspect_checkpoint, render_report
+    from flashpoint.models.deepseek_v41.inspect import inspect_checkpoint, render
 
     result = inspect_checkpoint(path)
     if as_json:
         print(json.dumps(result.as_json()))
     else:
-        Console().print(render_report(result))
+        Console().print(render(result))
 
 
 @checkpoint_app.command("init")
@@ -121,9 +121,11 @@ def checkpoint_init(
     seed: Annotated[int, typer.Option(help="seed of the random weights")] = 0,
 ) -> None:
     """Write a random checkpoint in the official format."""
+    from flashpoint.checkpoint.progress import byte_progress
     from flashpoint.models.deepseek_v41.init import init_checkpoint
 
-    init_checkpoint(out, preset=preset, outliers=outliers, form=form, seed=seed)
+    with byte_progress(f"writing {preset}") as progress:
+        init_checkpoint(out=out, preset=preset, form=form, outliers=outliers, seed=seed, progress=progress)
     Console().print(f"checkpoint: {out.resolve()}", soft_wrap=True)
 
 

@@ -80,7 +80,8 @@ def _parameters(config: type) -> list[inspect.Parameter]:
 def _option_type(hint: Any, name: str) -> tuple[Any, Callable[[str], Any] | None]:
     if typing.get_origin(hint) is tuple:
         return object, functools.partial(_integers, name)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType) or hint in (int, float, str, bool, Path):
+    origins = (typing.Union, types.UnionType, typing.Literal)
+    if typing.get_origin(hint) in origins or hint in (int, float, str, bool, Path):
         return hint, None
     raise TypeError(f"{name}: no command-line form for {hint}")
 

@@ -1,4 +1,4 @@
-"""`make demo`: the main job from nothing. Makes a nano checkpoint, serves it, replays sessions, draws the curve."""
+"""`make demo`: makes a nano checkpoint, serves it, replays agent sessions against it, draws the curve."""
 
 import contextlib
 import shutil
@@ -49,9 +49,11 @@ def wait_until_healthy(process: subprocess.Popen, port: int) -> None:
     """Return once /health answers 200; RuntimeError with the log's place when it never does."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5),
+        ):
+            return
         time.sleep(0.2)
     raise RuntimeError(f"the server did not start; see {DEMO / 'server.log'}")
 

@@ -1,4 +1,4 @@
-"""Install the torch that suits this machine into the running interpreter's environment (standard library only).
+"""Install the torch that suits this machine, with the standard library alone.
 
 A machine with an NVIDIA GPU gets pip's default build. Any other gets the CPU build: pip's own if its
 configuration offers one, else the one of PyTorch's CPU index. Nothing happens when torch is already there.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flashpoint.errors import InvalidValue
 
@@ -11,15 +12,15 @@ from flashpoint.errors import InvalidValue
 class ExecutorConfig:
     """How a model is computed here. Raises InvalidValue naming the field."""
 
-    numerics: str = field(
+    numerics: Literal["exact", "quantized"] = field(
         default="quantized",
         metadata={"help": "exact: fp32, nothing quantised; quantized: every quantisation point of the model"},
     )
-    compute_dtype: str = field(
+    compute_dtype: Literal["float32", "bfloat16"] = field(
         default="float32",
         metadata={"help": "float32 or bfloat16; bfloat16 is slow on CPUs without its instructions"},
     )
-    device: str = field(default="cpu", metadata={"help": "cpu or cuda"})
+    device: Literal["cpu", "cuda"] = field(default="cpu", metadata={"help": "cpu or cuda"})
     threads: int = field(default=0, metadata={"help": "CPU threads of one step; 0: what torch chooses"})
 
     def __post_init__(self) -> None:

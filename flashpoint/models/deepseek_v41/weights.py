@@ -57,8 +57,10 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Spec 3.2 and 3.7. sink fp32 [heads]; norms fp32; wo_a compute dtype [groups, o_lora_rank, heads·head_dim
-    / groups] (the reference multiplies it unquantised in bf16)."""
+    """Spec 3.2 and 3.7. sink fp32 [heads]; norms fp32.
+
+    wo_a compute dtype [groups, o_lora_rank, heads·head_dim / groups]: the reference multiplies it unquantised.
+    """
 
     sink: Tensor
     wq_a: Linear
