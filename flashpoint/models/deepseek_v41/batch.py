@@ -100,7 +100,9 @@ def build_batch(
         ring_sources=tensor(kept),
         ring_targets=tensor(ring_targets),
         entries={
-            ratio: EntryRows(**{k: tensor(v) for k, v in _entries(layout, ratio, tables, block_tokens).items()})
+            ratio: EntryRows(
+                **{k: tensor(v) for k, v in _entries(layout, ratio, tables, block_tokens).items()}
+            )
             for ratio in ratios
         },
     )
@@ -148,7 +150,9 @@ def _window(layout: _Layout, window: int) -> tuple[Ints, Ints]:
 def _previous_ids(chunks: Sequence[Chunk], count: int) -> Ints:
     parts = []
     for chunk in chunks:
-        padded = np.concatenate((np.full(count, -1, dtype=np.int64), chunk.history[max(0, chunk.start - count) :]))
+        padded = np.concatenate(
+            (np.full(count, -1, dtype=np.int64), chunk.history[max(0, chunk.start - count) :])
+        )
         # `padded` ends with the chunk; its row i sits at this offset, whatever preceded it.
         first = len(padded) - chunk.length
         parts.append(

@@ -40,7 +40,9 @@ def allocate_caches(
     return Caches(
         entries={s: pool(entry_rows(s), config.head_dim) for s in sources},
         index_keys={s: pool(entry_rows(s), config.index_head_dim) for s in sources},
-        windows=[pool(slots * config.sliding_window, config.head_dim) for _ in range(config.num_hidden_layers)],
+        windows=[
+            pool(slots * config.sliding_window, config.head_dim) for _ in range(config.num_hidden_layers)
+        ],
         tails={
             s: pool(slots, 2, config.head_dim, dtype=torch.float32)
             for s in sources

@@ -241,7 +241,10 @@ def _width_problems(c: TextConfig) -> list[str]:
         (c.qk_rope_head_dim <= c.head_dim, "qk_rope_head_dim: must not exceed head_dim"),
         (c.qk_rope_head_dim <= c.index_head_dim, "qk_rope_head_dim: must not exceed index_head_dim"),
         (c.num_attention_heads % c.o_groups == 0, "o_groups: must divide num_attention_heads"),
-        (c.num_experts_per_tok <= c.n_routed_experts, "num_experts_per_tok: must not exceed n_routed_experts"),
+        (
+            c.num_experts_per_tok <= c.n_routed_experts,
+            "num_experts_per_tok: must not exceed n_routed_experts",
+        ),
         (c.engram_pad_token_id < c.vocab_size, "engram_pad_token_id: must be below vocab_size"),
     ]
     return [message for holds, message in checks if not holds]

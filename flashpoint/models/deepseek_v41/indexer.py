@@ -58,7 +58,9 @@ def select(
     weights = tap(f"layers.{layer}.index_weights", weights)
 
     publishes = layer == c.candidate_source_layer_id
-    restricted = previous.candidate_blocks if previous is not None and layer > c.candidate_source_layer_id else None
+    restricted = (
+        previous.candidate_blocks if previous is not None and layer > c.candidate_source_layer_id else None
+    )
     rows = batch.entries[c.compress_ratios[layer]]
     positions, blocks = ops.select_entries(
         q,
@@ -75,7 +77,11 @@ def select(
     positions = tap(f"layers.{layer}.topk_idxs", positions)
     if blocks is not None:
         blocks = tap(f"layers.{layer}.candidate_blocks", blocks)
-    return Selection(positions, _pool_rows(positions, rows.key_rows, batch.sequence), blocks if blocks is not None else restricted)
+    return Selection(
+        positions,
+        _pool_rows(positions, rows.key_rows, batch.sequence),
+        blocks if blocks is not None else restricted,
+    )
 
 
 def _pool_rows(positions: Tensor, key_rows: Tensor, sequence: Tensor) -> Tensor:
