@@ -170,9 +170,7 @@ class PlainModel:
         self.keys[index] = torch.cat((self.keys[index], key))
         self.entries[index] = torch.cat((self.entries[index], entry))
 
-    def _select(
-        self, index: int, source: int, w: Indexer, x: Tensor, q_latent: Tensor, rope: tuple[Tensor, Tensor]
-    ) -> None:
+    def _select(self, index: int, source: int, w: Indexer, x: Tensor, q_latent: Tensor, rope: Tensor) -> None:
         c = self.c
         q = rotate(self._linear(q_latent, w.wq_b).unflatten(-1, (c.index_n_heads, -1)), rope)
         if self.numerics.quantize:

@@ -16,7 +16,7 @@ from flashpoint.models.deepseek_v41.engram_hash import build_engram_hash
 from flashpoint.models.deepseek_v41.loader import load_weights
 from flashpoint.models.deepseek_v41.model import DeepseekV41
 from flashpoint.models.deepseek_v41.numerics import Numerics
-from flashpoint.ops.backends import CPU, Ops
+from flashpoint.ops.backends import Ops, ops_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,17 @@ def load_model(
     numerics: Numerics,
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
-    ops: Ops = CPU,
+    ops: Ops | None = None,
 ) -> LoadedModel:
     """Read config, tokenizer map and weights of `folder`. Raises CheckpointError listing every problem,
     InvalidValue for a device that is not there.
 
-    `progress(done, total)` is called with bytes read.
+    `progress(done, total)` is called with bytes read. `ops` None takes the fastest set for the device.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise InvalidValue("device", device, "cpu, because torch finds no CUDA device here")
     config = load_config(folder)
     engram_hash = build_engram_hash(config, folder / "tokenizer.json")
     weights = load_weights(folder, config, numerics.dtype, torch.device(device), progress)
-    model = DeepseekV41(config.text, weights, engram_hash, numerics, ops)
+    model = DeepseekV41(config.text, weights, engram_hash, numerics, ops or ops_for(device))
     return LoadedModel(folder, config, model, cache_spec(config.text, numerics.compute))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,12 +15,15 @@ from flashpoint.ops.attention import cpu as attention_cpu
 from flashpoint.ops.attention import reference as attention_reference
 from flashpoint.ops.hyper_connections import cpu as hyper_cpu
 from flashpoint.ops.hyper_connections import reference as hyper_reference
+from flashpoint.ops.hyper_connections.native import NativeMix
 from flashpoint.ops.indexer import cpu as indexer_cpu
 from flashpoint.ops.indexer import reference as indexer_reference
 from flashpoint.ops.moe import cpu as moe_cpu
 from flashpoint.ops.moe import reference as moe_reference
+from flashpoint.ops.native.build import native_library
 from flashpoint.ops.quantization import cpu as quantization_cpu
 from flashpoint.ops.quantization import reference as quantization_reference
+from flashpoint.ops.quantization.native import native_qdq
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ REFERENCE = Ops(
     expand=hyper_reference.expand,
 )
 
-CPU = Ops(
+TORCH = Ops(
     fp8_qdq=quantization_cpu.fp8_qdq,
     index_qdq=quantization_cpu.index_qdq,
     entry_qdq=quantization_cpu.entry_qdq,
@@ -60,3 +64,14 @@ CPU = Ops(
     collapse=hyper_cpu.collapse,
     expand=hyper_cpu.expand,
 )
+
+
+def ops_for(device: str) -> Ops:
+    """The fastest set for `cpu` or `cuda`: on a CPU with a C++ compiler, its kernels replace torch's."""
+    library = native_library() if device == "cpu" else None
+    if library is None:
+        return TORCH
+    fp8_qdq, index_qdq, entry_qdq = native_qdq(library)
+    return dataclasses.replace(
+        TORCH, mix=NativeMix(library), fp8_qdq=fp8_qdq, index_qdq=index_qdq, entry_qdq=entry_qdq
+    )

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from flashpoint.ops.attention import cpu as attention_cpu
 from flashpoint.ops.attention import reference as attention_reference
-from flashpoint.ops.backends import CPU, REFERENCE
+from flashpoint.ops.backends import REFERENCE, TORCH, ops_for
 from flashpoint.ops.indexer import cpu as indexer_cpu
 from flashpoint.ops.indexer import reference as indexer_reference
 from flashpoint.ops.quantization.cpu import fp8_qdq
 
+NATIVE = ops_for("cpu")
 SEEDS = st.integers(0, 2**31)
 SLOW = settings(max_examples=40, deadline=None)
 
@@ -50,7 +51,7 @@ def test_sparse_attention(seed, rows, heads, window, top):
     args = (window_kv, window_index, entries, entry_index, sink, width**-0.5)
     expected = REFERENCE.sparse_attention(q, *args)
     assert torch.isfinite(expected).all()
-    close(CPU.sparse_attention(q, *args), expected)
+    close(TORCH.sparse_attention(q, *args), expected)
 
 
 def test_attention_tiles_do_not_change_rows(monkeypatch):
@@ -106,11 +107,11 @@ def test_select_entries(seed, shape, ratio, top, block, dtype, tile):
     before, indexer_cpu._TILE_FLOATS = indexer_cpu._TILE_FLOATS, tile
     try:
         expected, blocks = REFERENCE.select_entries(*args, top, block, publish=3)
-        got, got_blocks = CPU.select_entries(*args, top, block, publish=3)
+        got, got_blocks = TORCH.select_entries(*args, top, block, publish=3)
         assert torch.equal(got, expected)
         assert torch.equal(got_blocks, blocks)
         expected, none = REFERENCE.select_entries(*args, top, block, candidates=blocks)
-        got, also_none = CPU.select_entries(*args, top, block, candidates=blocks)
+        got, also_none = TORCH.select_entries(*args, top, block, candidates=blocks)
         assert none is None and also_none is None
         assert torch.equal(got, expected)
     finally:
@@ -151,7 +152,7 @@ def test_experts(seed, rows, experts, top, quantise, dtype):
     args = (x, ids, weights, w13, w2, 1.5, fp8_qdq if quantise else None)
     # A quantised hidden value may flip by one step between summation orders.
     tolerance = 2e-5 if dtype == torch.float32 and not quantise else 6e-2
-    close(CPU.experts(*args), REFERENCE.experts(*args), tolerance)
+    close(TORCH.experts(*args), REFERENCE.experts(*args), tolerance)
 
 
 @SLOW
@@ -167,13 +168,14 @@ def test_hyper_connections(seed, rows, spread, dtype):
     fn = torch.randn(24, 4 * 96, generator=g) / 20
     base, scale = torch.randn(24, generator=g), torch.rand(3, generator=g) + 0.5
     args = (stream, fn, base, scale, 20, 1e-6, 1e-20)
-    for got, expected in zip(CPU.mix(*args), REFERENCE.mix(*args), strict=True):
-        close(got, expected)
+    for ops in (TORCH, NATIVE):
+        for got, expected in zip(ops.mix(*args), REFERENCE.mix(*args), strict=True):
+            close(got, expected)
     pre, post, comb = REFERENCE.mix(*args)
     output = torch.randn(rows, 96, generator=g).to(dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 1.6e-2
-    close(CPU.collapse(stream, pre), REFERENCE.collapse(stream, pre), tolerance)
-    close(CPU.expand(stream, output, post, comb), REFERENCE.expand(stream, output, post, comb), tolerance)
+    close(TORCH.collapse(stream, pre), REFERENCE.collapse(stream, pre), tolerance)
+    close(TORCH.expand(stream, output, post, comb), REFERENCE.expand(stream, output, post, comb), tolerance)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -184,6 +186,10 @@ def test_combinations_are_nearly_doubly_stochastic(rows):
         torch.randn(24, 256, generator=g),
         torch.zeros(24),
     )
-    _, _, comb = CPU.mix(stream, fn / 16, base, torch.ones(3), 20, 1e-6, 1e-20)
+    _, _, comb = TORCH.mix(stream, fn / 16, base, torch.ones(3), 20, 1e-6, 1e-20)
     close(comb.sum(1), torch.ones(rows, 4), 1e-4)
     close(comb.sum(2), torch.ones(rows, 4), 1e-2)
+
+
+def test_the_compiler_of_this_machine_builds_the_kernels():
+    assert NATIVE.mix is not TORCH.mix

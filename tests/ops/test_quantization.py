@@ -5,14 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashpoint.ops.native.build import native_library
 from flashpoint.ops.quantization import cpu, reference
+from flashpoint.ops.quantization.native import native_qdq
 from tests.golden_data import units
 
-PAIRS = [
-    (cpu.fp8_qdq, reference.fp8_qdq),
-    (cpu.index_qdq, reference.index_qdq),
-    (cpu.entry_qdq, reference.entry_qdq),
-]
+PLAIN = (reference.fp8_qdq, reference.index_qdq, reference.entry_qdq)
+ARITHMETIC = (cpu.fp8_qdq, cpu.index_qdq, cpu.entry_qdq)
+NATIVE = native_qdq(native_library())
+PAIRS = [*zip(ARITHMETIC, PLAIN, strict=True), *zip(NATIVE, PLAIN, strict=True)]
 
 
 def test_fp8_codes_scale_and_values_equal_the_golden_ones():
@@ -79,3 +80,11 @@ def test_inputs_are_left_alone_and_a_second_pass_changes_nothing(fast, plain):
     assert torch.equal(x, kept)
     if plain is not reference.entry_qdq:  # an e4m3 scale of quantised values may round again
         assert torch.equal(fast(once), once)
+
+
+@pytest.mark.parametrize(("fast", "plain"), PAIRS)
+def test_a_bad_number_stays_visible(fast, plain):
+    x = torch.randn(3, 64)
+    x[1, 5] = float("nan")
+    assert torch.equal(fast(x).isnan(), plain(x).isnan())
+    assert fast(x)[1, :32].isnan().any()

@@ -20,8 +20,6 @@ from flashpoint.ops.gemm.reference import grouped_linear, linear
 from flashpoint.ops.norm.reference import rms_norm
 from flashpoint.ops.rope.reference import plain_frequencies, rope_table, rotate, yarn_frequencies
 
-RopeTable = tuple[Tensor, Tensor]
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionContext:
@@ -64,8 +62,8 @@ class StepState:
     """What earlier layers of the same forward pass left for later ones: rotation tables and the current
     selection (spec 1.3: one current slot each is enough)."""
 
-    window_rope: RopeTable
-    compressed_rope: RopeTable
+    window_rope: Tensor
+    compressed_rope: Tensor
     selection: Selection | None = field(default=None)
 
     @staticmethod

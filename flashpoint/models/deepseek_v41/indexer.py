@@ -38,7 +38,7 @@ def select(
     indexer: w.Indexer,
     x: Tensor,
     q_latent: Tensor,
-    rope: tuple[Tensor, Tensor],
+    rope: Tensor,
     batch: RaggedBatch,
     caches: Caches,
     previous: Selection | None,

@@ -22,10 +22,10 @@ _ODD_BELOW = torch.tensor([False, True, False, True, False, True, False])
 
 
 def power_of_two_scale(amax: Tensor, reciprocal_max: float) -> Tensor:
-    """2^ceil(log2(amax · reciprocal_max)) for positive fp32 `amax`, from the exponent bits."""
+    """2^ceil(log2(amax · reciprocal_max)) for positive fp32 `amax`, from the exponent bits; NaN stays NaN."""
     bits = (amax.float() * torch.tensor(reciprocal_max, dtype=torch.float32)).view(torch.int32)
     exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(torch.int32)
-    return (exponent << 23).view(torch.float32)
+    return (exponent << 23).view(torch.float32).masked_fill(amax.isnan(), float("nan"))
 
 
 def _groups(x: Tensor, size: int) -> Tensor:

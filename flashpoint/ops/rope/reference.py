@@ -29,23 +29,23 @@ def yarn_frequencies(
     return frequencies / factor * ramp + frequencies * (1 - ramp)
 
 
-def rope_table(positions: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """positions int64 [T] -> (cos, sin), fp32 [T, dim/2]; the angle is the fp32 product."""
+def rope_table(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """positions int64 [T] -> exp(j · angle), complex64 [T, dim/2]; the angle is the fp32 product."""
     angles = positions.float().unsqueeze(-1) * frequencies
-    return angles.cos(), angles.sin()
+    return torch.polar(torch.ones_like(angles), angles)
 
 
-def rotate(x: Tensor, table: tuple[Tensor, Tensor], inverse: bool = False) -> Tensor:
+def rotate(x: Tensor, table: Tensor, inverse: bool = False) -> Tensor:
     """Rotate the last `dim` of x [T, D] or [T, heads, D] by its row's angle; the rest is copied.
 
-    `inverse` rotates back (the conjugate). Computed in fp32, rounded to x's dtype.
+    Adjacent pairs are one complex number. `inverse` rotates back (the conjugate). Computed in fp32, rounded
+    to x's dtype.
     """
-    cos, sin = table
+    turn = table.conj() if inverse else table
     if x.ndim == 3:
-        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    if inverse:
-        sin = -sin
-    dim = 2 * cos.shape[-1]
-    even, odd = x[..., -dim:].float().unflatten(-1, (-1, 2)).unbind(-1)
-    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
-    return torch.cat((x[..., :-dim], rotated.to(x.dtype)), dim=-1)
+        turn = turn.unsqueeze(1)
+    out = x.clone()
+    tail = out[..., -2 * table.shape[-1] :]
+    pairs = torch.view_as_complex(tail.float().unflatten(-1, (-1, 2)))
+    tail.copy_(torch.view_as_real(pairs * turn).flatten(-2))
+    return out

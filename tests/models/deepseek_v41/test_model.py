@@ -3,6 +3,7 @@
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from flashpoint.engine.plan import Chunk
 from flashpoint.models.deepseek_v41.numerics import Numerics
 from flashpoint.models.load import load_model
-from flashpoint.ops.backends import CPU, REFERENCE
+from flashpoint.ops.backends import REFERENCE, TORCH
 from tests.golden_data import golden_checkpoints
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1.5
@@ -19,7 +20,7 @@ EXAMPLES = settings(max_examples=15, deadline=None)
 
 
 @cache
-def model(name, ops=CPU):
+def model(name, ops=None):
     return load_model(golden_checkpoints()[name], Numerics("exact"), ops=ops).model
 
 
@@ -35,7 +36,7 @@ def whole(name, seed, length):
     return run(name, [sequence(name, seed, length)], [[(0, length)]], block_tokens=16)[0]
 
 
-def run(name, sequences, steps, block_tokens, ops=CPU, spare_slots=1):
+def run(name, sequences, steps, block_tokens, ops=None, spare_slots=1):
     """Logits [len, vocab] per sequence; `steps` is a list of [(sequence, rows), …]."""
     m = model(name, ops)
     per_sequence = max(-(-len(s) // block_tokens) for s in sequences)
@@ -125,7 +126,8 @@ def test_a_used_slot_and_used_blocks_leave_no_trace():
     check(prefill(second), whole("tiny-c", 6, 51))
 
 
-def test_reference_ops_and_fast_ops_give_the_same_model():
+@pytest.mark.parametrize("ops", [REFERENCE, TORCH])
+def test_every_set_of_ops_gives_the_same_model(ops):
     ids = sequence("tiny-c", 1, 99)
-    got = run("tiny-c", [ids], [[(0, 40)], [(0, 59)]], 16, ops=REFERENCE)[0]
+    got = run("tiny-c", [ids], [[(0, 40)], [(0, 59)]], 16, ops=ops)[0]
     check(got, whole("tiny-c", 1, 99))

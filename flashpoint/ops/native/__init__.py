@@ -1,0 +1,1 @@
+"""Kernels in C++, compiled on first use and called through ctypes."""
