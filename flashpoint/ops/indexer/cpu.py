@@ -1,5 +1,8 @@
-"""Selection in row tiles: single-row sequences (decode) share one batched product, long chunks are cut so
-that a tile scores only what its last row can see."""
+"""Selection in row tiles.
+
+Single-row sequences (decode) share one batched product; long chunks are cut so that a tile scores only what
+its last row can see; where candidates are few, only they are scored.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,18 @@ def select_entries(
         if width == 0:
             continue
         part = slice(start, stop)
+        if candidates is not None and _worth_gathering(candidates, block_size, width):
+            chosen[part] = _among_candidates(
+                q[part],
+                weights[part],
+                keys,
+                _rows_of(key_rows, stop - start, first, last),
+                visible[part],
+                candidates[part],
+                block_size,
+                top_k,
+            )
+            continue
         if last - first == 1:
             scores = _shared_keys(q[part], weights[part], keys[key_rows[first, :width]])
         else:
@@ -61,6 +76,37 @@ def select_entries(
             scores = mask_outside(scores, candidates[part], block_size)
         chosen[part] = top_positions(scores, top_k)
     return chosen, blocks
+
+
+def _worth_gathering(candidates: Tensor, block_size: int, width: int) -> bool:
+    # A gathered key costs about three times a streamed one here (docs/log.md).
+    return candidates.shape[1] * block_size * 3 < width
+
+
+def _rows_of(key_rows: Tensor, rows: int, first: int, last: int) -> Tensor:
+    """key_rows of each of a tile's rows: [rows, entries]."""
+    return key_rows[first:last].expand(rows, -1) if last - first == 1 else key_rows[first:last]
+
+
+def _among_candidates(
+    q: Tensor,
+    weights: Tensor,
+    keys: Tensor,
+    key_rows: Tensor,
+    visible: Tensor,
+    blocks: Tensor,
+    block_size: int,
+    top_k: int,
+) -> Tensor:
+    """The selection of some rows, scoring the entries of their candidate blocks alone."""
+    positions = (blocks.unsqueeze(-1) * block_size + torch.arange(block_size, device=q.device)).flatten(1)
+    absent = (positions < 0) | (positions >= visible.unsqueeze(1))
+    positions = positions.masked_fill(absent, 0)
+    chosen_keys = keys[key_rows.gather(1, positions)]
+    scores = _own_keys(q, weights, chosen_keys).masked_fill(absent, NEVER)
+    # Blocks ascend, so the lower place of a tie is the lower position.
+    places = top_positions(scores, top_k)
+    return positions.gather(1, places.clamp(min=0)).masked_fill(places < 0, -1)
 
 
 def _tiles(row_offsets: list[int], seen: list[int], heads: int) -> list[tuple[int, int, int, int]]:
