@@ -66,7 +66,22 @@ def main() -> None:
     began = time.monotonic()
     run("checkpoint", "init", "--preset", "nano", checkpoint)
     run("checkpoint", "inspect", checkpoint)
-    run("sessions", "generate", "--out", sessions, "--sessions", 8, "--turns", 4, "--max-tokens", 24)
+    run(
+        "sessions",
+        "generate",
+        "--out",
+        sessions,
+        "--sessions",
+        8,
+        "--turns",
+        3,
+        "--system-chars",
+        600,
+        "--turn-chars",
+        500,
+        "--max-tokens",
+        24,
+    )
     port = free_port()
     with server(checkpoint, port):
         url = f"http://127.0.0.1:{port}"

@@ -16,6 +16,7 @@ class Capacity:
     blocks: paged blocks, ids 0 … blocks-1.  block_tokens: tokens per block.
     slots: sequences that can run at once.  max_context: tokens of one sequence, prompt and answer.
     vocab_size: valid token ids are 0 … vocab_size-1.
+    image_token_id: the id that stands for an image the executor cannot compute; refused in prompts.
     """
 
     blocks: int
@@ -24,6 +25,7 @@ class Capacity:
     max_context: int
     vocab_size: int
     cache_spec: CacheSpec
+    image_token_id: int | None = None
 
 
 class Executor(Protocol):

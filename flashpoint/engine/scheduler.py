@@ -88,6 +88,11 @@ class Scheduler:
         if ids.min() < 0 or ids.max() >= vocab:
             bad = ids[(ids < 0) | (ids >= vocab)][0]
             raise InvalidValue("prompt", int(bad), f"token ids from 0 to {vocab - 1}")
+        image = self._capacity.image_token_id
+        if image is not None and (ids == image).any():
+            raise InvalidValue(
+                "prompt", image, "text tokens; this id stands for an image, and images are not built"
+            )
         for name, chosen in (
             ("stop_ids", request.sampling.stop_ids),
             ("logit_bias", request.sampling.logit_bias),

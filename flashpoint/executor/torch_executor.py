@@ -24,8 +24,8 @@ class TorchExecutor:
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         self._model = loaded.model
         self._block_tokens = config.block_tokens
-        # An image placeholder means nothing without its image, which this build cannot take.
         image = loaded.config.image_token_id
+        # The model must not write an image placeholder either: it would be read back as an image.
         self._banned = () if image is None else (image,)
         multiple = loaded.cache_spec.block_multiple
         if config.block_tokens % multiple:
@@ -41,6 +41,7 @@ class TorchExecutor:
             max_context=max_context,
             vocab_size=loaded.config.text.vocab_size,
             cache_spec=loaded.cache_spec,
+            image_token_id=image,
         )
         self._caches = self._model.allocate_caches(
             self._capacity.blocks, self._capacity.block_tokens, self._capacity.slots

@@ -122,6 +122,16 @@ def test_configurations_the_model_cannot_take(field, config):
     assert caught.value.field == field
 
 
+def test_image_placeholders_are_refused_and_never_written():
+    core = engine(ROOMY, "tiny-v")
+    image = loaded("tiny-v").config.image_token_id
+    with pytest.raises(InvalidValue, match="image"):
+        core.submit(Request("x", np.array([5, image], dtype=np.int32), SamplingParams()))
+    bias = {image: 100.0}
+    got, _ = generate(core, [[5, 6]], [SamplingParams(temperature=0, logit_bias=bias, max_tokens=3)])
+    assert image not in got[0]
+
+
 def test_numerics_must_agree_with_the_dtype():
     with pytest.raises(InvalidValue) as caught:
         Numerics("exact", "bfloat16")
