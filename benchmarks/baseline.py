@@ -1,7 +1,7 @@
 """The authors' algorithm as plainly as PyTorch allows: one sequence, dense caches, no batching, no tiling.
 
-What the engine's speed is compared with (`benchmarks/engine_speed.py`), and a second, independent statement of
-the forward pass: `check` asserts that both give the same logits.
+What the engine's speed is compared with (`benchmarks/engine_speed.py`), and a second statement of the forward
+pass: `tests/models/deepseek_v41/test_baseline.py` compares the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The `flashpoint` command: parses, calls, prints. What a command does lives in the package it imports.
 
-Packages are imported by the command that needs them: torch alone takes seconds, and `replay` needs none of it.
+Packages are imported by the command that needs them: torch alone takes seconds, and `replay` needs none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -117,7 +117,9 @@ def checkpoint_init(
     out: Annotated[Path, typer.Argument(help="folder to create")],
     preset: Annotated[str, typer.Option(help="nano (2M parameters), micro (40M) or mini (1-2 GB as stored)")],
     outliers: Annotated[bool, typer.Option("--outliers", help="statistics of real weights")] = False,
-    form: Annotated[str | None, typer.Option(help="bf16 or quantized; default: the preset's own")] = None,
+    form: Annotated[
+        Literal["bf16", "quantized"] | None, typer.Option(help="bf16 or quantized; default: the preset's own")
+    ] = None,
     seed: Annotated[int, typer.Option(help="seed of the random weights")] = 0,
 ) -> None:
     """Write a random checkpoint in the official format."""

@@ -59,7 +59,7 @@ class Indexer:
 class Attention:
     """Spec 3.2 and 3.7. sink fp32 [heads]; norms fp32.
 
-    wo_a compute dtype [groups, o_lora_rank, heads·head_dim / groups]: the reference multiplies it unquantised.
+    wo_a compute dtype [groups, o_lora_rank, heads·head_dim / groups]; the reference leaves it unquantised.
     """
 
     sink: Tensor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def native_qdq(library: ctypes.CDLL) -> tuple[Callable[[Tensor], Tensor], ...]:
     )
 
 
-def _over_groups(kernel: ctypes._CFuncPtr, group: int) -> Callable[[Tensor], Tensor]:
+def _over_groups(kernel: Any, group: int) -> Callable[[Tensor], Tensor]:
     kernel.restype = None
     kernel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
 

@@ -1,0 +1,1 @@
+"""Speed measurements anyone can repeat; results in RESULTS.md."""
