@@ -3,7 +3,8 @@
     python benchmarks/engine_speed.py [--threads 2] [--numerics exact] [--json]
 
 Both sides run in turn, several rounds, in one process on one set of weights; the ratio is that of their
-medians. Tokens and weights are random, logits are compared first. Shares are of limits measured in the same run.
+medians. Tokens and weights are random, logits are compared first. Shares are of limits
+measured in the same run.
 """
 
 from __future__ import annotations
