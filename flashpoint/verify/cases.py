@@ -63,21 +63,18 @@ def _prefill(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
         yield from _exact_prefill(loaded, case, rows, {**tap.tensors(), "logits": logits})
         return
     forced = {n: t for n, t in case.tensors.items() if n.endswith((".attn_in", ".ffn_in"))}
-    if forced:
+    if len(forced) == 2 * loaded.config.text.num_hidden_layers:
         for name, sizes in _chunkings(rows).items():
             tap = Recorder(forced)
             Runner(loaded, [ids]).chunked(sizes, tap)
-            yield from _sublayers(f"{case.name} ({name})", case, tap.tensors())
+            yield from _sublayers(f"{case.name} ({name})", loaded, case, rows, tap.tensors())
         return
     tap = Recorder()
     logits = Runner(loaded, [ids]).step({0: rows}, tap)
     got = {**tap.tensors(), "logits": logits}
-    for name in (
-        "final_hidden",
-        "logits",
-        *(n for n in case.tensors if n.endswith(("compress_kv", "index_k"))),
-    ):
-        yield typical_rows(case.name, name, got[name], case.tensors[name], None, judged=True)
+    for name in case.tensors:
+        if name in ("final_hidden", "logits") or name.endswith(("compress_kv", "index_k")):
+            yield _run_end(loaded, case, name, got[name], _expected(loaded, case, name, rows))
 
 
 def _chunkings(rows: int) -> dict[str, list[int]]:
@@ -86,17 +83,23 @@ def _chunkings(rows: int) -> dict[str, list[int]]:
 
 
 def _exact_prefill(loaded: LoadedModel, case: Case, rows: int, got: dict[str, Tensor]) -> Iterator[Finding]:
-    text = loaded.config.text
     got = {**got, **_derived(loaded, got)}
-    for name, value in case.tensors.items():
-        if name not in got:
-            continue
-        layer = int(name.split(".")[1]) if name.startswith("layers.") else -1
-        entries = rows // text.compress_ratios[layer] if layer >= 0 and text.compress_ratios[layer] else rows
-        expected = value[:entries] if name.endswith(("compress_kv", "index_k")) else value[:rows]
-        if name.endswith(("index_scores", "candidates")):
-            expected = expected[:, :entries]
-        yield from _compare_exact(case, name, got, expected)
+    for name in case.tensors:
+        if name in got:
+            yield from _compare_exact(case, name, got, _expected(loaded, case, name, rows))
+
+
+def _expected(loaded: LoadedModel, case: Case, name: str, rows: int) -> Tensor:
+    """The recorded tensor as far as `rows` leading positions determine it."""
+    text = loaded.config.text
+    value = case.tensors[name]
+    layer = int(name.split(".")[1]) if name.startswith("layers.") else None
+    entries = rows if layer is None else rows // max(text.compress_ratios[layer], 1)
+    if name.endswith(("compress_kv", "index_k")):
+        return value[:entries]
+    if name.endswith(("index_scores", "candidates")):
+        return value[:rows, :entries]
+    return value[:rows]
 
 
 def _derived(loaded: LoadedModel, got: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -140,14 +143,22 @@ def _ordered(ids: Tensor) -> Tensor:
     return ids.long().sort(-1).values
 
 
-def _sublayers(label: str, case: Case, got: dict[str, Tensor]) -> Iterator[Finding]:
+def _sublayers(
+    label: str, loaded: LoadedModel, case: Case, rows: int, got: dict[str, Tensor]
+) -> Iterator[Finding]:
     """Each sublayer on its recorded input: the error of one sublayer, not of all before it."""
     limits = (SUBLAYER_MEDIAN, SUBLAYER_P90, SUBLAYER_MAX)
-    for name, expected in case.tensors.items():
+    for name in case.tensors:
+        if name not in got:
+            continue
+        expected = _expected(loaded, case, name, rows)
         if name.endswith((".attn_out", ".ffn_out", ".window_kv", ".compress_kv", ".index_k")):
             yield typical_rows(label, name, got[name], expected, limits, judged=True)
         elif name.endswith((".topk_idxs", ".moe_ids")):
-            margin = case.tensors[name.replace("topk_idxs", "topk_margin").replace("moe_ids", "moe_margin")]
+            margin = case.tensors.get(
+                name.replace("topk_idxs", "topk_margin").replace("moe_ids", "moe_margin")
+            )
+            margin = None if margin is None else margin[:rows]
             yield clear_choices(label, name, _ordered(got[name]), _ordered(expected), margin, judged=True)
 
 
