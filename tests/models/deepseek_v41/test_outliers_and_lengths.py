@@ -45,7 +45,7 @@ def test_each_sublayer_equals_the_reference_ops_on_outlier_weights(checkpoints, 
     recorded = Recorder()
     Runner(plain, [ids]).step({0: len(ids)}, recorded)
     expected = recorded.tensors()
-    # Every sublayer gets the reference's input, so that one flipped selection does not colour all that follows.
+    # Every sublayer gets the reference's input, so that one flipped selection does not colour the rest.
     forced = {n: t for n, t in expected.items() if n.endswith((".attn_in", ".ffn_in"))}
     tap = Recorder(forced)
     Runner(checkpoints(f"{form}-True", numerics, ops), [ids]).chunked([130, 1, 1, 64, 63], tap)

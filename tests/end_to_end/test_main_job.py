@@ -1,0 +1,96 @@
+"""Checkpoint → server → replay → archive → curve, as a user runs them."""
+
+import concurrent.futures
+import json
+import re
+
+import pytest
+
+from flashpoint.agentx.archive import read_archive
+from tests.end_to_end.conftest import flashpoint, serving
+
+
+@pytest.fixture(scope="module")
+def archive(server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("replay")
+    sessions = folder / "sessions.jsonl"
+    made = flashpoint(
+        "sessions", "generate", "--out", sessions, "--sessions", 2, "--turns", 2, "--system-chars", 200,
+        "--turn-chars", 150, "--max-tokens", 5,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    run = flashpoint(
+        "replay", "--url", server.url, "--sessions", sessions, "--concurrency", "1,2", "--out",
+        folder / "run", "--json",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return folder / "run", json.loads(run.stdout)
+
+
+def test_every_request_is_archived_and_the_summary_agrees(archive):
+    path, summary = archive
+    stored = read_archive(path)
+    assert [level["concurrency"] for level in summary["levels"]] == [1, 2]
+    for level in summary["levels"]:
+        records = stored.level(level["level"])
+        assert len(records) == level["requests"] == level["ok"] == 4
+        assert all(r.status == "ok" and r.output_tokens == 5 for r in records)
+        assert level["total_throughput"] > level["output_throughput"] > 0
+
+
+def test_context_grows_by_turn(archive):
+    for level in (0, 1):
+        records = sorted(read_archive(archive[0]).level(level), key=lambda r: (r.session, r.turn))
+        prompts = {(r.session, r.turn): r.prompt_tokens for r in records}
+        assert len(prompts) == 4
+        assert all(prompts[s, 1] > prompts[s, 0] + 20 for s, turn in prompts if turn == 0)
+
+
+def test_the_report_shows_every_point_and_needs_no_network(archive, tmp_path):
+    path, summary = archive
+    page = tmp_path / "report.html"
+    made = flashpoint("report", path, "-o", page)
+    assert made.returncode == 0, made.stderr
+    html = page.read_text()
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", html)
+    assert all(f"c={level['concurrency']}" in html for level in summary["levels"])
+
+
+def chat(server, **fields):
+    body = {"messages": [{"role": "user", "content": "list the files"}], "max_tokens": 12, **fields}
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    message = answer.json()["choices"][0]["message"]
+    return message.get("reasoning_content"), message["content"]
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0}, {"temperature": 0.9, "seed": 11, "top_p": 0.9}])
+def test_the_answer_is_the_same_alone_and_in_company(server, fields):
+    alone = chat(server, **fields)
+    with concurrent.futures.ThreadPoolExecutor(9) as pool:
+        others = [
+            pool.submit(
+                chat, server, temperature=1, seed=i, messages=[{"role": "user", "content": "x" * 90 * i}]
+            )
+            for i in range(1, 9)
+        ]
+        assert pool.submit(chat, server, **fields).result() == alone
+        for other in others:
+            other.result()
+
+
+def test_logits_do_not_depend_on_where_the_prompt_came_from(server):
+    text = "def main():"
+    by_text = server.post("/v1/completions", {"prompt": text, "max_tokens": 6, "temperature": 0}).json()
+    assert by_text["usage"]["completion_tokens"] == 6
+    again = server.post("/v1/completions", {"prompt": [text, text], "max_tokens": 6, "temperature": 0}).json()
+    assert [c["text"] for c in again["choices"]] == [by_text["choices"][0]["text"]] * 2
+
+
+def test_both_stored_forms_with_outliers_serve(tmp_path):
+    for form in ("bf16", "quantized"):
+        checkpoint = tmp_path / form
+        made = flashpoint("checkpoint", "init", "--preset", "nano", "--outliers", "--form", form, checkpoint)
+        assert made.returncode == 0, made.stderr
+        with serving(checkpoint, tmp_path, "--cache-tokens", "4096") as server:
+            assert chat(server, temperature=0) == chat(server, temperature=0)
