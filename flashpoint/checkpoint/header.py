@@ -131,13 +131,16 @@ def _layout_problems(shard: str, entries: dict[str, TensorEntry], start: int, si
             problems.append(f"{shard}: {entry.name}: overlaps {previous}")
         elif entry.begin > position:
             problems.append(f"{shard}: {entry.begin - position} unused bytes before {entry.name}")
-        if entry.begin + entry.nbytes > size:
-            problems.append(
-                f"{shard}: {entry.name}: ends at byte {entry.begin + entry.nbytes}, but the file has {size} "
-                "(truncated?)"
-            )
         if entry.begin + entry.nbytes >= position:
             position, previous = entry.begin + entry.nbytes, entry.name
+    cut = sorted((e for e in entries.values() if e.begin + e.nbytes > size), key=lambda e: e.begin)
+    if cut:
+        # One fault, however many tensors it costs: a released shard holds thousands.
+        first, others = cut[0], f"; {len(cut) - 1} more tensors lie beyond" if len(cut) > 1 else ""
+        problems.append(
+            f"{shard}: {first.name}: ends at byte {first.begin + first.nbytes}, but the file has {size} "
+            f"(truncated?){others}"
+        )
     if position < size:
         problems.append(f"{shard}: {size - position} unused bytes after the last tensor")
     return problems
