@@ -65,7 +65,8 @@ def _parameters(config: type) -> list[inspect.Parameter]:
             default = inspect.Parameter.empty
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))
-        option = typer.Option(help=field.metadata["help"], parser=parser)
+        shown = "<int,…>" if parser else None
+        option = typer.Option(help=field.metadata["help"], parser=parser, metavar=shown)
         parameters.append(
             inspect.Parameter(
                 field.name,

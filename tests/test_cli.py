@@ -1,0 +1,142 @@
+"""The command itself: help, exit codes, and errors of one line. What commands do is tested where it lives."""
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from flashpoint import __version__
+from flashpoint.agentx.replay_config import ReplayConfig
+from flashpoint.agentx.synthetic import GenerateConfig
+from flashpoint.cli import app, main
+from flashpoint.engine.config import EngineConfig
+from flashpoint.executor.config import ExecutorConfig
+from flashpoint.server.config import ServerConfig
+
+CONFIGS = {
+    ("serve",): (ServerConfig, EngineConfig, ExecutorConfig),
+    ("replay",): (ReplayConfig,),
+    ("sessions", "generate"): (GenerateConfig,),
+}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def commands(group=None, path=()):
+    """Paths of all commands and groups, the root's () first."""
+    group = group or typer.main.get_command(app)
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+def test_the_commands_are_those_of_the_readme():
+    assert {" ".join(path) for path in commands()} == {
+        "", "serve", "replay", "report", "verify", "version", "checkpoint", "checkpoint inspect",
+        "checkpoint init", "sessions", "sessions generate",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=lambda path: " ".join(path) or "flashpoint")
+def test_every_command_explains_itself(path):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    shown = re.sub(r"[│\s]+", " ", result.output)
+    assert "Usage:" in shown
+    for config in CONFIGS.get(path, ()):
+        for field in dataclasses.fields(config):
+            assert f"--{field.name.replace('_', '-')} " in shown
+            assert field.metadata["help"] in shown
+
+
+def call(monkeypatch, capsys, *arguments):
+    """The entry point in this process: (exit code, stdout, stderr)."""
+    monkeypatch.setattr(sys, "argv", ["flashpoint", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0, *capsys.readouterr()
+
+
+def test_version(monkeypatch, capsys):
+    assert call(monkeypatch, capsys, "version") == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["serve"], ["serve", "x", "--fly"], ["checkpoint", "fly"]])
+def test_wrong_usage_exits_2(monkeypatch, capsys, arguments):
+    code, printed, message = call(monkeypatch, capsys, *arguments)
+    assert (code, printed) == (2, "")
+    assert "Usage:" in message
+
+
+REPLAY = ["replay", "--url", "http://127.0.0.1:9"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serve", "nowhere"], "checkpoint nowhere: 1 problem(s)\n  config.json: missing"),
+        (["checkpoint", "inspect", "nowhere"], "checkpoint nowhere: 1 problem(s)\n  config.json: missing"),
+        (["verify", "nowhere"], "checkpoint nowhere: 1 problem(s)\n  no such folder"),
+        (["report", "nowhere", "-o", "x.html"], "nowhere: not a folder; a run archive is the folder that "),
+        ([*REPLAY, "--sessions", "nowhere", "--out", "run"], "sessions: got 'nowhere'; expected "),
+        ([*REPLAY, "--sessions", "s", "--out", "run", "--concurrency", "1,x"], "concurrency: got '1,x'; "),
+        (["serve", "x", "--port", "-1"], "port: got -1; expected 0 to 65535"),
+        (["serve", "x", "--max-running", "0"], "max_running: got 0; expected an integer of at least 1"),
+        (["serve", "x", "--semantics", "replay"], "semantics: bounded replay is not built yet"),
+        (["checkpoint", "init", "out", "--preset", "huge"], "preset: got 'huge'; expected one of nano"),
+        (["sessions", "generate", "--out", "s", "--turns", "0"], "turns: got 0; expected "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_users_mistake_is_said_in_a_line_or_two(monkeypatch, capsys, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, printed, shown = call(monkeypatch, capsys, *arguments)
+    assert (code, printed) == (2, "")
+    assert shown.startswith(f"flashpoint: {message}")
+    assert len(shown.splitlines()) <= 2
+    assert not list(tmp_path.iterdir()), "nothing is written where nothing can be done"
+
+
+def interrupt(process):
+    process.send_signal(signal.SIGINT)
+    _, log = process.communicate(timeout=30)
+    return process.returncode, log
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "flashpoint", *map(str, arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+
+
+def test_ctrl_c_while_a_checkpoint_loads(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    # Opening this end of the pipe waits until the command reads the other.
+    with start("serve", tmp_path) as process, (tmp_path / "config.json").open("w"):
+        code, log = interrupt(process)
+    assert code == 130
+    assert "Traceback" not in log
+
+
+def test_ctrl_c_while_a_server_does_not_answer(tmp_path):
+    made = CliRunner().invoke(app, ["sessions", "generate", "--out", str(tmp_path / "s"), "--sessions", "1"])
+    assert made.exit_code == 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with start(
+            "replay", "--url", url, "--sessions", tmp_path / "s", "--out", tmp_path / "run"
+        ) as process:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1)
+                code, log = interrupt(process)
+    assert code == 130
+    assert "Traceback" not in log
