@@ -55,7 +55,7 @@ def verify_folder(
     """Compare the cases of `folder`, or only those of numeric `mode` (exact, quantized) or called `case`.
 
     `progress` is told each case before it runs. Raises CheckpointError for an unusable folder, InvalidValue
-    for an unknown mode or case.
+    for an unknown mode or case, or a mode that none of the cases was recorded in.
     """
     if mode not in (None, "exact", "quantized"):
         raise InvalidValue("mode", mode, "exact or quantized")
@@ -64,13 +64,16 @@ def verify_folder(
     names = case_names(folder)
     if case is not None and case not in names:
         raise InvalidValue("case", case, f"one of {', '.join(names)}")
+    names = names if case is None else [case]
+    chosen = [name for name in names if mode is None or Case(name, {}).numerics.mode == mode]
+    if not chosen:
+        # Comparing nothing must not look like a pass.
+        raise InvalidValue("mode", mode, f"the mode of one of {', '.join(names)}")
     findings: list[Finding] = []
     skipped: dict[str, str] = {}
     models: dict[Numerics, LoadedModel] = {}
-    for name in names if case is None else [case]:
+    for name in chosen:
         loaded_case = load_case(folder, name)
-        if mode is not None and loaded_case.numerics.mode != mode:
-            continue
         progress(name)
         if loaded_case.kind in NOT_BUILT or not covered(loaded_case):
             skipped[name] = NOT_BUILT.get(loaded_case.kind, "this build does not know this kind of case")

@@ -2,18 +2,27 @@
 
 import dataclasses
 import json
+import re
 import shutil
+import sys
 
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
+from flashpoint.cli import main
 from flashpoint.errors import CheckpointError, InvalidValue
-from flashpoint.models.deepseek_v41 import attention, model, moe
+from flashpoint.models.deepseek_v41 import attention, engram, model, moe
 from flashpoint.models.deepseek_v41 import compressor as compressor_module
 from flashpoint.models.load import load_model
 from flashpoint.ops.backends import TORCH
+from flashpoint.ops.indexer import cpu as indexer_cpu
+from flashpoint.ops.moe import cpu as moe_cpu
 from flashpoint.ops.quantization import reference as quantization
+from flashpoint.verify import cases as verify_cases
 from flashpoint.verify import run as verify_run
 from flashpoint.verify.run import render, verify_folder
 from tests.golden_data import golden_checkpoints
@@ -40,7 +49,10 @@ def test_parts_that_are_not_built_are_named():
 def test_modes_and_cases_are_chosen():
     exact = verify_folder(golden_checkpoints()["tiny-c"], mode="exact", case="short_exact")
     assert {f.case for f in exact.findings} == {"short_exact"}
-    assert not verify_folder(golden_checkpoints()["tiny-c"], mode="quantized", case="short_exact").findings
+    with pytest.raises(InvalidValue, match="short_exact"):  # comparing nothing would look like a pass
+        verify_folder(golden_checkpoints()["tiny-c"], mode="quantized", case="short_exact")
+    with pytest.raises(InvalidValue, match="prefill_exact"):
+        verify_folder(golden_checkpoints()["tiny-v"], mode="quantized")
 
 
 @pytest.mark.parametrize(("arguments", "field"), [({"mode": "fast"}, "mode"), ({"case": "none"}, "case")])
@@ -63,6 +75,49 @@ def test_unusable_folders(tmp_path):
         verify_folder(broken)
 
 
+def command(monkeypatch, capsys, *arguments):
+    """`flashpoint verify` in this process: (exit code, stdout, stderr)."""
+    monkeypatch.setattr(sys, "argv", ["flashpoint", "verify", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0, *capsys.readouterr()
+
+
+def test_the_command_names_what_is_beyond_tolerance_and_exits_1(monkeypatch, capsys, tmp_path):
+    folder = tmp_path / "golden"
+    shutil.copytree(golden_checkpoints()["tiny-v"], folder)
+    code, printed, _ = command(monkeypatch, capsys, folder)
+    assert code == 0 and "within tolerance" in printed
+    assert "not covered: prefill_exact: drafts, images" in printed
+
+    path = folder / "cases" / "prefill_exact.safetensors"
+    tensors = load_file(path)
+    tensors["layers.3.attn_out"][2, 5] += 0.01
+    save_file(tensors, path)
+    code, printed, _ = command(monkeypatch, capsys, folder)
+    assert code == 1
+    assert re.findall(r"beyond tolerance: (.*?) \|Δ\|", printed) == ["prefill_exact layers.3.attn_out"]
+    code, printed, _ = command(monkeypatch, capsys, folder, "--json")
+    facts = json.loads(printed)
+    assert (code, facts["ok"]) == (1, False)
+    assert [f["tensor"] for f in facts["findings"] if not f["ok"]] == ["layers.3.attn_out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere"], "nowhere: 1 problem(s)\n  no such folder"),
+        (["tiny-c", "--case", "none"], "case: got 'none'; expected one of batch_exact, "),
+        (["tiny-c", "--mode", "fast"], "mode: got 'fast'; expected exact or quantized"),
+    ],
+)
+def test_the_command_exits_2_for_what_it_cannot_use(monkeypatch, capsys, arguments, words):
+    name, *options = arguments
+    code, printed, message = command(monkeypatch, capsys, golden_checkpoints().get(name, name), *options)
+    assert (code, printed) == (2, "")
+    assert words in message
+
+
 def failing(name, case, monkeypatch, **broken_ops):
     """Verify one case with some ops replaced: the kinds of tensors found wrong."""
 
@@ -70,12 +125,22 @@ def failing(name, case, monkeypatch, **broken_ops):
         return load_model(folder, numerics, ops=dataclasses.replace(TORCH, **broken_ops))
 
     monkeypatch.setattr(verify_run, "load_model", load)
+    # Chunked runs repeat what the whole one shows, and take ten times as long.
+    monkeypatch.setattr(verify_cases, "_chunkings", lambda rows: {"whole": [rows]})
     report = verify_folder(golden_checkpoints()[name], case=case)
     console = Console(record=True, width=180)
     render(report, console)
     if report.failures:
         assert "beyond tolerance" in console.export_text()
     return {f.kind for f in report.failures}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), [("tiny-c", "prefill_exact"), ("tiny-q", "prefill_qdq"), ("tiny-q", "prefill_bf16")]
+)
+def test_nothing_fails_where_nothing_is_broken(monkeypatch, name, case):
+    """The control of every test below: what fails there is due to the broken rule."""
+    assert failing(name, case, monkeypatch) == set()
 
 
 def with_config(monkeypatch, **changes):
@@ -124,6 +189,10 @@ def mix_three_rounds(stream, fn, base, scale, iterations, *rest):
     return TORCH.mix(stream, fn, base, scale, 3, *rest)
 
 
+def mix_with_released_looking_eps(*args):
+    return TORCH.mix(*args[:-1], 1e-6)
+
+
 def experts_without_clamp(x, ids, weights, w13, w2, limit, quantise):
     return TORCH.experts(x, ids, weights, w13, w2, 1e9, quantise)
 
@@ -139,6 +208,7 @@ def experts_without_clamp(x, ids, weights, w13, w2, limit, quantise):
         {"mix": mix_transposed},
         {"mix": mix_with_half_post},
         {"mix": mix_three_rounds},
+        {"mix": mix_with_released_looking_eps},
         {"experts": experts_without_clamp},
     ],
     ids=lambda broken: next(iter(broken.values())).__name__,
@@ -156,8 +226,11 @@ def test_a_broken_op_is_noticed(monkeypatch, broken):
         {"rope_theta": 160000.0},
         {"rms_norm_eps": 1e-6},
         {"candidate_topk_blocks": 4},
+        {"sliding_window": 17},
+        {"sliding_window": 15},
+        {"index_topk": 17},
     ],
-    ids=lambda changes: next(iter(changes)),
+    ids=lambda changes: "-".join(map(str, *changes.items())),
 )
 def test_a_wrong_number_is_noticed(monkeypatch, changes):
     with_config(monkeypatch, **changes)
@@ -192,16 +265,69 @@ def test_index_keys_after_rotation_are_noticed(monkeypatch):
     assert failing("tiny-c", "prefill_exact", monkeypatch)
 
 
-def test_router_rules_are_noticed(monkeypatch):
-    route = moe.route
+def test_pure_window_layers_with_the_compressed_rotation_are_noticed(monkeypatch):
+    of = attention.AttentionContext.of
 
-    def biased_weights(x, gate, bias, top_k, scale):
-        ids, weights = route(x, gate, bias, top_k, scale)
-        weights = weights + bias[ids]
-        return ids, weights / weights.sum(-1, keepdim=True) * scale
+    def same_for_all(*args):
+        context = of(*args)
+        return dataclasses.replace(context, window_frequencies=context.compressed_frequencies)
 
-    monkeypatch.setattr(moe, "route", biased_weights)
-    assert "moe_weights" in failing("tiny-c", "prefill_exact", monkeypatch)
+    monkeypatch.setattr(attention.AttentionContext, "of", same_for_all)
+    assert failing("tiny-c", "prefill_exact", monkeypatch)
+
+
+def test_newest_block_not_pinned_is_noticed(monkeypatch):
+    def unpinned(scores, visible, block_size, count):
+        blocks = -(-scores.shape[1] // block_size)
+        padded = F.pad(scores, (0, blocks * block_size - scores.shape[1]), value=float("-inf"))
+        return indexer_cpu.top_positions(padded.unflatten(-1, (blocks, block_size)).amax(-1), count)
+
+    monkeypatch.setattr(indexer_cpu, "candidate_blocks", unpinned)
+    assert "candidates" in failing("tiny-c", "prefill_exact", monkeypatch)
+
+
+def test_a_reused_selection_is_noticed(monkeypatch):
+    select = attention.select
+
+    def reuse(context, layer, *args):
+        own, previous = select(context, layer, *args), args[-2]
+        return own if layer in context.config.kv_source_layer_ids else previous
+
+    monkeypatch.setattr(attention, "select", reuse)
+    assert failing("tiny-c", "prefill_exact", monkeypatch)
+
+
+def biased_weights(x, gate, bias, top_k, scale):
+    ids, weights = ROUTE(x, gate, bias, top_k, scale)
+    weights = weights + bias[ids]
+    return ids, weights / weights.sum(-1, keepdim=True) * scale
+
+
+def weights_of_any_sum(x, gate, bias, top_k, scale):
+    ids, _ = ROUTE(x, gate, bias, top_k, scale)
+    return ids, F.softplus(F.linear(x.float(), gate)).sqrt().gather(1, ids) * scale
+
+
+ROUTE = moe.route
+
+
+@pytest.mark.parametrize("route", [biased_weights, weights_of_any_sum])
+def test_router_rules_are_noticed(monkeypatch, route):
+    monkeypatch.setattr(moe, "route", route)
+    kinds = failing("tiny-c", "prefill_exact", monkeypatch)
+    assert {"moe_weights", "out"} <= kinds
+
+
+def test_gate_clamped_from_below_is_noticed(monkeypatch):
+    swiglu = moe.swiglu
+
+    def both_sides(gate_up, limit, weight=None):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return swiglu(torch.cat((gate.clamp(min=-limit), up), dim=-1), limit, weight)
+
+    for module in (moe, moe_cpu):
+        monkeypatch.setattr(module, "swiglu", both_sides)
+    assert "out" in failing("tiny-c", "prefill_exact", monkeypatch)
 
 
 def test_pre_of_the_same_sublayer_is_noticed(monkeypatch):
@@ -220,31 +346,95 @@ def test_engram_left_out_is_noticed(monkeypatch):
     assert failing("tiny-c", "prefill_exact", monkeypatch)
 
 
-def rope_tail_left_alone(x):
-    out = TORCH.fp8_qdq(x)
-    if x.shape[-1] == 32 and x.ndim == 2:  # window latents of tiny-q: the last 16 of 32 are rotated
-        out = torch.cat((out[..., :16], x[..., 16:]), dim=-1)
-    return out
+@pytest.mark.parametrize("changes", [{"pad": 3}, {"token_map": np.arange(400)}], ids=["pad", "raw ids"])
+def test_other_hash_inputs_are_noticed(monkeypatch, changes):
+    build = engram.EngramRows.__init__
+    monkeypatch.setattr(
+        engram.EngramRows,
+        "__init__",
+        lambda self, constants, device: build(self, dataclasses.replace(constants, **changes), device),
+    )
+    assert {"engram_hash_ids", "out"} <= failing("tiny-c", "prefill_exact", monkeypatch)
 
 
-def entries_as_index_keys(x):
-    return quantization.index_qdq(x)
+@pytest.fixture
+def is_window_latent(monkeypatch):
+    """Tells the latent that attention just rotated from every other input of the FP8 codec."""
+    rotate, latest = attention.rotate, []
+
+    def remember(x, rope, inverse=False):
+        out = rotate(x, rope, inverse)
+        if out.ndim == 2:
+            latest[:] = [out]
+        return out
+
+    monkeypatch.setattr(attention, "rotate", remember)
+    return lambda x: any(x is one for one in latest)
+
+
+BOTH_QUANTIZED = pytest.mark.parametrize("case", ["prefill_qdq", "prefill_bf16"])
+
+
+@BOTH_QUANTIZED
+def test_window_left_unquantised_is_noticed(monkeypatch, case, is_window_latent):
+    kinds = failing(
+        "tiny-q", case, monkeypatch, fp8_qdq=lambda x: x if is_window_latent(x) else TORCH.fp8_qdq(x)
+    )
+    assert {"window_kv", "attn_out"} <= kinds and "ffn_out" not in kinds
+
+
+@BOTH_QUANTIZED
+def test_rope_tail_left_unquantised_is_noticed(monkeypatch, case, is_window_latent):
+    def tail_left_alone(x):
+        out = TORCH.fp8_qdq(x)
+        # The last 16 of tiny-q's 32 dimensions are rotated.
+        return torch.cat((out[..., :16], x[..., 16:]), dim=-1) if is_window_latent(x) else out
+
+    kinds = failing("tiny-q", case, monkeypatch, fp8_qdq=tail_left_alone)
+    assert {"window_kv", "attn_out"} <= kinds and "ffn_out" not in kinds
+
+
+@BOTH_QUANTIZED
+def test_activations_left_unquantised_are_noticed(monkeypatch, case, is_window_latent):
+    kinds = failing(
+        "tiny-q", case, monkeypatch, fp8_qdq=lambda x: TORCH.fp8_qdq(x) if is_window_latent(x) else x
+    )
+    assert {"attn_out", "ffn_out"} <= kinds
+
+
+@BOTH_QUANTIZED
+def test_routing_weight_after_the_second_product_is_noticed(monkeypatch, case):
+    def weigh_last(x, ids, weights, *rest):
+        return sum(
+            weights[:, [k]] * TORCH.experts(x, ids[:, [k]], torch.ones_like(weights[:, [k]]), *rest)
+            for k in range(ids.shape[1])
+        )
+
+    assert failing("tiny-q", case, monkeypatch, experts=weigh_last) == {"ffn_out"}
+
+
+def test_probabilities_of_another_precision_are_noticed(monkeypatch):
+    def unrounded(q, window, window_index, entries, *rest):
+        return TORCH.sparse_attention(q.float(), window.float(), window_index, entries.float(), *rest).to(
+            q.dtype
+        )
+
+    assert failing("tiny-q", "prefill_bf16", monkeypatch, sparse_attention=unrounded) == {"attn_out"}
 
 
 def unchanged(x):
     return x
 
 
+@BOTH_QUANTIZED
 @pytest.mark.parametrize(
     ("broken", "kind"),
     [
-        ({"fp8_qdq": unchanged}, "attn_out"),
-        ({"fp8_qdq": rope_tail_left_alone}, "window_kv"),
         ({"entry_qdq": unchanged}, "compress_kv"),
-        ({"entry_qdq": entries_as_index_keys}, "compress_kv"),
+        ({"entry_qdq": quantization.index_qdq}, "compress_kv"),  # UE8M0 per 32 instead of E4M3 per 16
         ({"index_qdq": unchanged}, "index_k"),
     ],
+    ids=["entries unquantised", "entries as index keys", "index keys unquantised"],
 )
-@pytest.mark.parametrize("case", ["prefill_qdq", "prefill_bf16"])
 def test_a_broken_codec_is_noticed(monkeypatch, case, broken, kind):
     assert kind in failing("tiny-q", case, monkeypatch, **broken)
