@@ -1,30 +1,40 @@
 """Checkpoint → server → replay → archive → curve, as a user runs them."""
 
-import concurrent.futures
+import contextlib
 import json
 import re
 
+import pyarrow.parquet
 import pytest
 
 from flashpoint.agentx.archive import read_archive
+from flashpoint.agentx.summary import summarize
 from tests.end_to_end.conftest import flashpoint, serving
 
 
 @pytest.fixture(scope="module")
-def archive(server, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("replay")
-    sessions = folder / "sessions.jsonl"
+def sessions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sessions") / "sessions.jsonl"
     made = flashpoint(
-        "sessions", "generate", "--out", sessions, "--sessions", 2, "--turns", 2, "--system-chars", 200,
+        "sessions", "generate", "--out", path, "--sessions", 2, "--turns", 2, "--system-chars", 200,
         "--turn-chars", 150, "--max-tokens", 5,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
+    return path
+
+
+def replay(url, sessions, out, *options):
     run = flashpoint(
-        "replay", "--url", server.url, "--sessions", sessions, "--concurrency", "1,2", "--out",
-        folder / "run", "--json",
-    )  # fmt: skip
+        "replay", "--url", url, "--sessions", sessions, "--concurrency", "1,2", "--out", out, *options
+    )
     assert run.returncode == 0, run.stderr
-    return folder / "run", json.loads(run.stdout)
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def archive(shared_server, sessions, tmp_path_factory):
+    out = tmp_path_factory.mktemp("replay") / "run"
+    return out, json.loads(replay(shared_server.url, sessions, out, "--json"))
 
 
 def test_every_request_is_archived_and_the_summary_agrees(archive):
@@ -36,6 +46,31 @@ def test_every_request_is_archived_and_the_summary_agrees(archive):
         assert len(records) == level["requests"] == level["ok"] == 4
         assert all(r.status == "ok" and r.output_tokens == 5 for r in records)
         assert level["total_throughput"] > level["output_throughput"] > 0
+
+
+def test_the_archive_is_complete(archive):
+    path, summary = archive
+    run = json.loads((path / "run.json").read_text())
+    assert run["status"] == "complete"
+    assert [level["status"] for level in run["levels"]] == ["complete", "complete"]
+    rows = pyarrow.parquet.read_table(path / "requests.parquet").to_pylist()
+    assert sorted((r["level"], r["session"], r["turn"]) for r in rows) == [
+        (level, session, turn)
+        for level in (0, 1)
+        for session in sorted({r["session"] for r in rows})
+        for turn in (0, 1)
+    ]
+    # What is printed is what is stored, to the last digit.
+    assert summary == json.loads(json.dumps(summarize(read_archive(path)).as_dict()))
+
+
+def test_the_table_has_a_row_per_level(shared_server, sessions, tmp_path):
+    printed = replay(shared_server.url, sessions, tmp_path / "run")
+    rows = [line.split() for line in printed.splitlines() if re.match(r"\s*\d+ ", line)]
+    assert [(row[0], row[-2:]) for row in rows] == [("1", ["4", "0"]), ("2", ["4", "0"])]
+    for heading in ("interac-", "TTFT", "cache", "errors"):
+        assert heading in printed
+    assert summarize(read_archive(tmp_path / "run")).exit_code == 0
 
 
 def test_context_grows_by_turn(archive):
@@ -67,16 +102,18 @@ def chat(server, **fields):
 @pytest.mark.parametrize("fields", [{"temperature": 0}, {"temperature": 0.9, "seed": 11, "top_p": 0.9}])
 def test_the_answer_is_the_same_alone_and_in_company(server, fields):
     alone = chat(server, **fields)
-    with concurrent.futures.ThreadPoolExecutor(9) as pool:
-        others = [
-            pool.submit(
-                chat, server, temperature=1, seed=i, messages=[{"role": "user", "content": "x" * 90 * i}]
-            )
-            for i in range(1, 9)
-        ]
-        assert pool.submit(chat, server, **fields).result() == alone
-        for other in others:
-            other.result()
+    assert chat(server, **fields) == alone
+    with contextlib.ExitStack() as company:
+        for number in range(1, 9):
+            body = {"prompt": "x" * 90 * number, "max_tokens": 2000, "ignore_eos": True, "seed": number}
+            company.enter_context(server.stream(body))
+        assert chat(server, **fields) == alone
+        assert server.client.get("/health").json()["running"] == 8
+    assert chat(server, **fields) == alone
+
+
+def test_another_seed_is_another_answer(server):
+    assert len({chat(server, temperature=1, seed=seed) for seed in range(3)}) == 3
 
 
 def test_logits_do_not_depend_on_where_the_prompt_came_from(server):
@@ -92,5 +129,5 @@ def test_both_stored_forms_with_outliers_serve(tmp_path):
         checkpoint = tmp_path / form
         made = flashpoint("checkpoint", "init", "--preset", "nano", "--outliers", "--form", form, checkpoint)
         assert made.returncode == 0, made.stderr
-        with serving(checkpoint, tmp_path, "--cache-tokens", "4096") as server:
+        with serving(checkpoint, checkpoint, "--cache-tokens", "4096") as server:
             assert chat(server, temperature=0) == chat(server, temperature=0)
