@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flashpoint.engine.plan import Chunk
@@ -23,6 +22,7 @@ from flashpoint.models.deepseek_v41.numerics import Numerics
 from flashpoint.models.deepseek_v41.tap import Tap, no_tap
 from flashpoint.models.deepseek_v41.weights import HyperConnection, Layer, ModelWeights
 from flashpoint.ops.backends import Ops
+from flashpoint.ops.gemm.reference import linear
 from flashpoint.ops.hyper_connections.reference import COPIES
 from flashpoint.ops.norm.reference import rms_norm
 
@@ -102,4 +102,4 @@ class DeepseekV41:
     def _logits(self, stream: Tensor, pre: Tensor, tap: Tap) -> Tensor:
         hidden = tap("final_hidden_prenorm", self._ops.collapse(stream, pre))
         hidden = tap("final_hidden", rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps))
-        return F.linear(hidden.float(), self.weights.head)
+        return linear(hidden.float(), self.weights.head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flashpoint.ops.gemm.reference import linear
 from flashpoint.ops.hyper_connections.reference import split
 
 
@@ -14,7 +15,7 @@ def mix(
     """As `reference.mix`."""
     flat = stream.flatten(1).float()
     mean_square = torch.linalg.vector_norm(flat, dim=-1, keepdim=True).square_().div_(flat.shape[1])
-    mixes = torch.mm(flat, fn.T).mul_(mean_square.add_(norm_eps).rsqrt_())
+    mixes = linear(flat, fn).mul_(mean_square.add_(norm_eps).rsqrt_())
     pre, post, logits = split(mixes, base, scale, eps)
     # Tokens last: every pass of the iteration then runs over contiguous memory.
     comb = logits.permute(1, 2, 0).softmax(1).add_(eps).contiguous()

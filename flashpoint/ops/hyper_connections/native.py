@@ -7,6 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from flashpoint.ops.gemm.reference import linear
 from flashpoint.ops.hyper_connections.reference import COPIES
 
 
@@ -40,7 +41,7 @@ class NativeMix:
         """As `reference.mix`."""
         flat = stream.flatten(1).float().contiguous()
         rows, width = flat.shape
-        dots = torch.mm(flat, fn.T)
+        dots = linear(flat, fn)
         pre, post = flat.new_empty(rows, COPIES), flat.new_empty(rows, COPIES)
         comb = flat.new_empty(rows, COPIES, COPIES)
         self._mix(

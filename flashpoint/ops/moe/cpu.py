@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flashpoint.ops.gemm.reference import linear
 from flashpoint.ops.moe.reference import Quantise, swiglu
 
 
@@ -22,7 +23,7 @@ def experts(
     start = 0
     for expert, count in enumerate(counts):
         if count:
-            torch.mm(inputs[start : start + count], w13[expert].T, out=gate_up[start : start + count])
+            gate_up[start : start + count] = linear(inputs[start : start + count], w13[expert])
             start += count
     hidden = swiglu(gate_up, limit, weight)
     if quantise is not None:
@@ -31,7 +32,7 @@ def experts(
     start = 0
     for expert, count in enumerate(counts):
         if count:
-            torch.mm(hidden[start : start + count], w2[expert].T, out=outputs[start : start + count])
+            outputs[start : start + count] = linear(hidden[start : start + count], w2[expert])
             start += count
     # Rows come sorted by expert, so a token's results are always added in the order of their ids.
     return torch.zeros(x.shape, dtype=torch.float32, device=x.device).index_add_(0, rows, outputs.float())

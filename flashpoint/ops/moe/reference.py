@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the name everybody uses)
 from torch import Tensor
 
+from flashpoint.ops.gemm.reference import linear
+
 Quantise = Callable[[Tensor], Tensor]
 
 
@@ -17,7 +19,9 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, scale: float) -> tu
     The bias decides who is chosen and never weighs; ties go to the lower expert id (spec 6.1).
     """
     # softplus is linear above 20; log1p keeps the far negative side from flushing to zero early.
-    score = torch.sqrt(F.softplus(F.linear(x.float(), gate), threshold=20.0))
+    # fp64 because vector and remainder loops of fp32 softplus differ in the last bit: a token's route must not
+    # depend on where in the batch it stands.
+    score = torch.sqrt(F.softplus(linear(x.float(), gate).double(), threshold=20.0)).float()
     ids = torch.sort(score + bias, dim=-1, descending=True, stable=True).indices[:, :top_k]
     weights = score.gather(1, ids)
     return ids, weights / (weights.sum(-1, keepdim=True) + 1e-20) * scale
