@@ -94,7 +94,8 @@ def verify(
         output = Console()
         # Piped output has no width to obey; a wrapped table is of no use to grep.
         render(result, output if output.is_terminal else Console(width=180))
-    raise typer.Exit(0 if result.ok else 1)
+    # Nothing compared is no pass: a gate on the exit code must not take it for one.
+    raise typer.Exit(2 if not result.findings else 0 if result.ok else 1)
 
 
 @checkpoint_app.command("inspect")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from functools import cache
 from pathlib import Path
@@ -25,15 +26,26 @@ def _roots() -> list[Path]:
 
 @cache
 def golden_checkpoints() -> dict[str, Path]:
-    """Name -> folder of every checkpoint (a folder with config.json). The first folder of a name wins."""
+    """Name -> folder of every checkpoint (a folder with config.json).
+
+    A copy of a known folder is left out; another folder of the same name is called name@root.
+    """
     found: dict[str, Path] = {}
     for root in _roots():
         checkpoints = sorted(p.parent for p in root.glob("*/config.json"))
         if not checkpoints:
             raise FileNotFoundError(f"{root} holds no checkpoint (no sub-folder with config.json)")
         for folder in checkpoints:
-            found.setdefault(folder.name, folder)
+            if folder.name not in found:
+                found[folder.name] = folder
+            elif _contents(folder) != _contents(found[folder.name]):
+                found[f"{folder.name}@{root.name}"] = folder
     return found
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).digest() for p in files}
 
 
 def load_case(path: Path, case: str) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -48,8 +48,7 @@ class SamplingParams:
         _between("min_p", self.min_p, 0.0, 1.0, "a number from 0 to 1")
         _between("presence_penalty", self.presence_penalty, -2.0, 2.0, "a number from -2 to 2")
         _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "a number from -2 to 2")
-        if not 0.0 < self.repetition_penalty <= 10.0:
-            raise InvalidValue("repetition_penalty", self.repetition_penalty, "a number above 0 and up to 10")
+        _between("repetition_penalty", self.repetition_penalty, 0.01, 10.0, "a number from 0.01 to 10")
         _between("seed", self.seed, -(2**63), 2**63 - 1, "a 64-bit signed integer")
         for token, bias in self.logit_bias.items():
             _between(f"logit_bias[{token}]", bias, -100.0, 100.0, "a number from -100 to 100")

@@ -18,25 +18,30 @@ NEVER = float("-inf")
 
 
 def sample(logits: Tensor, chunks: Sequence[Chunk], banned: Sequence[int] = ()) -> tuple[Sampled, ...]:
-    """One token per row: logits fp32 [R, vocab] (changed in place), one sampling chunk per row.
+    """One token per row: logits fp32 [R, vocab], one sampling chunk per row.
 
-    `banned` ids are never chosen. A row with a number that is not finite gives an error for its request only.
+    `banned` ids are never chosen; log-probabilities are of the logits as they came. A row with a number that
+    is not finite, or with nothing left to choose from, gives an error for its request only.
     """
     finite = torch.isfinite(logits).all(-1).tolist()
-    logits[:, list(banned)] = NEVER
-    greedy = logits.argmax(-1).tolist()
+    allowed = logits.clone()
+    allowed[:, list(banned)] = NEVER
+    greedy = allowed.argmax(-1).tolist()
     results = []
     for row, chunk in enumerate(chunks):
+        params = chunk.sampling
+        if params is None:
+            raise ValueError(f"chunk of {chunk.request_id} does not sample")
         if not finite[row]:
             results.append(
                 Sampled(chunk.request_id, error="the model produced logits that are not finite numbers")
             )
             continue
-        params = chunk.sampling
-        if params is None:
-            raise ValueError(f"chunk of {chunk.request_id} does not sample")
         plain = params.greedy and not _reshapes(params, chunk)
-        token = greedy[row] if plain else choose(logits[row], params, chunk)
+        token = greedy[row] if plain else choose(allowed[row], params, chunk)
+        if token is None:
+            results.append(Sampled(chunk.request_id, error="the sampling parameters exclude every token"))
+            continue
         logprobs = () if params.logprobs is None else (token_logprob(logits[row], token, params.logprobs),)
         results.append(Sampled(chunk.request_id, (token,), logprobs))
     return tuple(results)
@@ -51,8 +56,9 @@ def _reshapes(params: SamplingParams, chunk: Chunk) -> bool:
     )
 
 
-def choose(logits: Tensor, params: SamplingParams, chunk: Chunk) -> int:
-    """The token of one row: logits fp32 [vocab], in the order that `SamplingParams` documents."""
+def choose(logits: Tensor, params: SamplingParams, chunk: Chunk) -> int | None:
+    """The token of one row: logits fp32 [vocab], in the order that `SamplingParams` documents. None when no
+    token is left."""
     scores = logits.clone()
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=scores.device)
@@ -64,9 +70,14 @@ def choose(logits: Tensor, params: SamplingParams, chunk: Chunk) -> int:
     answered = len(chunk.history) - chunk.prompt_tokens
     if answered < params.min_tokens and params.stop_ids:
         scores[torch.tensor(sorted(params.stop_ids), device=scores.device)] = NEVER
+    peak = scores.max()
+    if peak == NEVER:
+        return None
     if params.greedy:
         return int(scores.argmax())
-    probabilities = torch.softmax(restrict(scores / params.temperature, params).double(), dim=-1)
+    # Relative to the best, in fp64: however low the temperature, nothing overflows but what has no chance.
+    heated = (scores - peak).double() / params.temperature
+    probabilities = torch.softmax(restrict(heated, params), dim=-1)
     draw = uniform(params.seed, len(chunk.history))
     cumulative = probabilities.cumsum(-1)
     # The last step of the sum may round to below 1; scale the draw instead of trusting it.

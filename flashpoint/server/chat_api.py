@@ -54,12 +54,21 @@ async def prepare_chat(context: ServerContext, request_id: str, body: Any) -> Pr
 def conversation_of(request: ChatRequest) -> Conversation:
     """What the renderer needs of a request. Raises InvalidValue for a message without its content."""
     return Conversation(
-        messages=[_plain(f"messages[{i}]", message) for i, message in enumerate(request.messages)],
+        messages=_plain_messages(request.messages),
         tools=[tool.model_dump(exclude_none=True) for tool in request.tools or ()],
         use_tools=request.use_tools,
         thinking=None if request.thinking is None else request.thinking.type == "enabled",
         effort=request.reasoning_effort,
     )
+
+
+def _plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    for index, message in enumerate(messages):
+        if getattr(message, "prefix", None) and (index < len(messages) - 1 or message.role != "assistant"):
+            raise InvalidValue(
+                f"messages[{index}].prefix", True, "true on a last message of the assistant only"
+            )
+    return [_plain(f"messages[{index}]", message) for index, message in enumerate(messages)]
 
 
 def _plain(name: str, message: Message) -> dict[str, Any]:

@@ -36,6 +36,9 @@ Request = TypeVar("Request", bound="GenerationRequest")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
 
 
+_LONGEST_ID = 20
+
+
 class _Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -115,9 +118,9 @@ class GenerationRequest(_Form):
     def _logit_bias(self, vocab_size: int) -> dict[int, float]:
         bias = {}
         for key, value in (self.logit_bias or {}).items():
-            if not key.isascii() or not key.isdigit():
+            if not key.isascii() or not key.isdigit() or len(key) > _LONGEST_ID:
                 raise InvalidValue("logit_bias", key, "token ids as keys, written as decimal strings")
-            _check_token("logit_bias", int(key[:20]), vocab_size)
+            _check_token("logit_bias", int(key), vocab_size)
             bias[int(key)] = value
         return bias
 

@@ -27,6 +27,9 @@ from flashpoint.verify.runner import Recorder, Runner
 
 # Sizes of the chunked re-runs of a sublayer comparison; what is left after them runs token by token.
 _CHUNKS = (1, 7, 16, 2, 33)
+# Recorded values fed to a quantised run, so that each part is judged on recorded input alone.
+_FED_ENDINGS = (".attn_in", ".ffn_in", ".attn_out", ".ffn_out", ".out", ".pre_mix_out", ".engram_out")
+_JUDGED_ENDINGS = (*_FED_ENDINGS, ".window_kv", ".compress_kv", ".index_k")
 
 
 def run_case(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
@@ -62,12 +65,14 @@ def _prefill(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
         logits = Runner(loaded, [ids]).step({0: rows}, tap)
         yield from _exact_prefill(loaded, case, rows, {**tap.tensors(), "logits": logits})
         return
-    forced = {n: t for n, t in case.tensors.items() if n.endswith((".attn_in", ".ffn_in"))}
-    if len(forced) == 2 * loaded.config.text.num_hidden_layers:
+    forced = {n: t for n, t in case.tensors.items() if n.endswith(_FED_ENDINGS)}
+    inputs = [n for n in forced if n.endswith((".attn_in", ".ffn_in"))]
+    if len(inputs) == 2 * loaded.config.text.num_hidden_layers:
         for name, sizes in _chunkings(rows).items():
             tap = Recorder(forced)
-            Runner(loaded, [ids]).chunked(sizes, tap)
-            yield from _sublayers(f"{case.name} ({name})", loaded, case, rows, tap.tensors())
+            logits = torch.cat(Runner(loaded, [ids]).chunked(sizes, tap))
+            got = {**tap.tensors(), "logits": logits}
+            yield from _sublayers(f"{case.name} ({name})", loaded, case, rows, got)
         return
     tap = Recorder()
     logits = Runner(loaded, [ids]).step({0: rows}, tap)
@@ -152,8 +157,10 @@ def _sublayers(
         if name not in got:
             continue
         expected = _expected(loaded, case, name, rows)
-        if name.endswith((".attn_out", ".ffn_out", ".window_kv", ".compress_kv", ".index_k")):
+        if name.endswith(_JUDGED_ENDINGS) or name in ("final_hidden", "logits"):
             yield typical_rows(label, name, got[name], expected, limits, judged=True)
+        elif name == "engram_hash_ids":
+            yield identical(label, name, got[name], expected)
         elif name.endswith((".topk_idxs", ".moe_ids")):
             margin = case.tensors.get(
                 name.replace("topk_idxs", "topk_margin").replace("moe_ids", "moe_margin")

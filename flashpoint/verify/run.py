@@ -119,6 +119,8 @@ def render(report: VerifyReport, console: Console) -> None:
     judged = sum(f.judged for f in report.findings)
     if not report.findings:
         console.print("[yellow]nothing compared: every case is of a part not built yet")
+    elif not judged:
+        console.print("[yellow]nothing judged: the golden README sets no target for these cases")
     elif report.ok:
         console.print(f"[green]{judged} comparisons within tolerance")
     else:

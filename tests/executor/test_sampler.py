@@ -167,3 +167,25 @@ def test_parameters_out_of_range_name_themselves(field, value):
     with pytest.raises(InvalidValue) as caught:
         SamplingParams(**{field: value})
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-9, 0.001])
+def test_a_tiny_temperature_takes_the_best_token_that_is_allowed(temperature):
+    row = logits()
+    best, second = torch.topk(row, 2).indices.tolist()
+    params = SamplingParams(temperature=temperature, top_p=0.9, seed=3)
+    assert sample(row[None].clone(), [chunk(params)])[0].tokens == (best,)
+    assert sample(row[None].clone(), [chunk(params)], [best])[0].tokens == (second,)
+
+
+def test_nothing_left_to_choose_is_an_error_of_that_request():
+    params = SamplingParams(stop_ids=frozenset(range(VOCAB)), min_tokens=1)
+    result = sample(logits()[None], [chunk(params)])[0]
+    assert result.error and not result.tokens
+
+
+def test_banned_ids_do_not_change_logprobs():
+    row = logits()
+    best = int(row.argmax())
+    result = sample(row[None].clone(), [chunk(SamplingParams(temperature=0, logprobs=1))], [best])[0]
+    assert result.logprobs[0].top[0][0] == best

@@ -438,3 +438,10 @@ def unchanged(x):
 )
 def test_a_broken_codec_is_noticed(monkeypatch, case, broken, kind):
     assert kind in failing("tiny-q", case, monkeypatch, **broken)
+
+
+@pytest.mark.parametrize("case", ["prefill_qdq", "prefill_bf16"])
+def test_quantised_runs_judge_what_lies_between_the_sublayers(monkeypatch, case):
+    assert "out" in failing("tiny-q", case, monkeypatch, mix=mix_transposed)
+    monkeypatch.setattr(model, "engram", lambda context, weights, stream, rows: stream)
+    assert "engram_out" in failing("tiny-q", case, monkeypatch)

@@ -22,7 +22,9 @@ Positive = Field(gt=0)
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class RopeScaling(_Strict):
@@ -168,6 +170,18 @@ class ModelConfig(_Strict):
     vision_config: VisionConfig | None = None
     quantization_config: QuantizationConfig | None = None
 
+    @model_validator(mode="after")
+    def _ids_in_vocabulary(self) -> Self:
+        vocab = self.text_config.vocab_size
+        problems = [
+            f"{name}: got {token}; expected an id from 0 to {vocab - 1}"
+            for name in ("bos_token_id", "eos_token_id", "pad_token_id", "image_token_id")
+            if (token := getattr(self, name)) is not None and not 0 <= token < vocab
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
     @property
     def text(self) -> TextConfig:
         """The language model's part."""
@@ -261,7 +275,26 @@ def _draft_problems(c: TextConfig) -> list[str]:
         "dspark_n_routed_experts",
         "dspark_num_experts_per_tok",
     )
-    return [f"{name}: missing; needed with draft layers" for name in needed if getattr(c, name) is None]
+    missing = [f"{name}: missing; needed with draft layers" for name in needed if getattr(c, name) is None]
+    if missing:
+        return missing
+    counts = (
+        "dspark_block_size",
+        "dspark_markov_rank",
+        "dspark_n_routed_experts",
+        "dspark_num_experts_per_tok",
+    )
+    problems = [f"{n}: got {getattr(c, n)}; expected at least 1" for n in counts if getattr(c, n) < 1]
+    if not 0 <= (c.dspark_noise_token_id or 0) < c.vocab_size:
+        problems.append(
+            f"dspark_noise_token_id: got {c.dspark_noise_token_id}; expected an id of the vocabulary"
+        )
+    targets = c.dspark_target_layer_ids or ()
+    if not targets or any(not 0 <= t < c.num_hidden_layers for t in targets):
+        problems.append(
+            f"dspark_target_layer_ids: got {list(targets)}; expected layers below {c.num_hidden_layers}"
+        )
+    return problems
 
 
 def parse_config(raw: dict[str, Any], where: object = "config.json") -> ModelConfig:
@@ -277,7 +310,9 @@ def parse_config(raw: dict[str, Any], where: object = "config.json") -> ModelCon
         if isinstance(scaling, dict) and "type" in scaling:
             # Both spellings are found in released files.
             text["rope_scaling"] = {**{k: v for k, v in scaling.items() if k != "type"}}
-            text["rope_scaling"].setdefault("rope_type", scaling["type"])
+            if text["rope_scaling"].setdefault("rope_type", scaling["type"]) != scaling["type"]:
+                both = f"type {scaling['type']!r} and rope_type {scaling['rope_type']!r}"
+                raise CheckpointError(where, [f"text_config.rope_scaling: has {both}; expected one value"])
         data["text_config"] = text
     try:
         return ModelConfig.model_validate(data)
@@ -303,6 +338,8 @@ def load_config(folder: Path) -> ModelConfig:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(folder, ["config.json: missing"]) from None
+    except OSError as error:
+        raise CheckpointError(folder, [f"config.json: cannot be read ({error.strerror})"]) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise CheckpointError(folder, [f"config.json: not valid JSON ({error})"]) from None
     if not isinstance(raw, dict):

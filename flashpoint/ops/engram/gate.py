@@ -20,7 +20,7 @@ def inject(stream: Tensor, memory: Tensor, q_weight: Tensor, k_weight: Tensor, e
     dot = dot * torch.rsqrt(wide.square().mean(-1) + eps) * torch.rsqrt(keys.square().mean(-1) + eps)
     dot = dot * width**-0.5
     signed_root = torch.copysign(dot.abs().clamp(min=1e-6).sqrt(), dot)
-    # Vector and remainder loops of fp32 sigmoid differ in the last bit; in fp64 a token's gate does not depend
-    # on where in the batch it stands.
+    # Vector and remainder loops of fp32 sigmoid differ in the last bit; in fp64 a token's gate does not
+    # depend on where in the batch it stands.
     gate = torch.sigmoid(signed_root.double()).float()
     return (wide + gate.unsqueeze(-1) * value).to(stream.dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import torch
 from torch import Tensor
 
 from flashpoint.ops.gemm.reference import linear

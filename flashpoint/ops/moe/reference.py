@@ -18,9 +18,8 @@ def route(x: Tensor, gate: Tensor, bias: Tensor, top_k: int, scale: float) -> tu
 
     The bias decides who is chosen and never weighs; ties go to the lower expert id (spec 6.1).
     """
-    # softplus is linear above 20; log1p keeps the far negative side from flushing to zero early.
-    # fp64 because vector and remainder loops of fp32 softplus differ in the last bit: a token's route must not
-    # depend on where in the batch it stands.
+    # fp64 because vector and remainder loops of fp32 functions differ in the last bit: a token's route must
+    # not depend on where in the batch it stands.
     score = torch.sqrt(F.softplus(linear(x.float(), gate).double(), threshold=20.0)).float()
     ids = torch.sort(score + bias, dim=-1, descending=True, stable=True).indices[:, :top_k]
     weights = score.gather(1, ids)

@@ -26,12 +26,12 @@ def native_library() -> ctypes.CDLL | None:
     if compiler is None:
         log.warning("no C++ compiler found: running the slower torch versions of some ops")
         return None
-    target = _cache_folder() / f"kernels-{_digest(compiler)}.so"
     try:
+        target = _cache_folder() / f"kernels-{_digest(compiler)}.so"
         if not target.exists():
             _compile(compiler, target)
         return ctypes.CDLL(str(target))
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", None) or error
         log.warning("kernels.cpp did not compile: running the slower torch versions of some ops\n%s", detail)
         return None

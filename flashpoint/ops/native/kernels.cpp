@@ -2,6 +2,7 @@
 // Plain C interface; every array is dense, row-major fp32 unless said otherwise. Each function is defined by
 // the Python reference named above it and tested against it.
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -84,14 +85,14 @@ template <int Group, typename Scale, typename Round>
 void quantise_dequantise(const float* x, float* out, int64_t groups, float limit, Scale scale_of, Round round) {
     for (int64_t group = 0; group < groups; ++group, x += Group, out += Group) {
         float peak = 0.0f;
-        bool is_nan = false;
+        bool is_finite = true;
         for (int i = 0; i < Group; ++i) {
             const float size = std::fabs(x[i]);
             peak = size > peak ? size : peak;
-            is_nan |= x[i] != x[i];
+            is_finite &= size <= FLT_MAX;
         }
         // A maximum that ignores NaN would hide it; the reference spreads it over the group.
-        const float scale = is_nan ? NAN : scale_of(peak);
+        const float scale = is_finite ? scale_of(peak) : NAN;
         for (int i = 0; i < Group; ++i) {
             float v = x[i] / scale;
             v = v > limit ? limit : v < -limit ? -limit : v;

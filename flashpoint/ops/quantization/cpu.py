@@ -54,5 +54,6 @@ def entry_qdq(x: Tensor) -> Tensor:
     """As `reference.entry_qdq`."""
     groups = x.float().unflatten(-1, (-1, ENTRY_GROUP))
     amax = groups.abs().amax(-1, keepdim=True).clamp_(min=FP4_MAX * 2.0**-9)
-    scale = _round_e4m3(amax.div_(FP4_MAX).clamp_(max=FP8_MAX))
+    finite = amax.isfinite()
+    scale = _round_e4m3(amax.div_(FP4_MAX).clamp_(max=FP8_MAX)).masked_fill_(~finite, float("nan"))
     return _round_e2m1((groups / scale).clamp_(-FP4_MAX, FP4_MAX)).mul_(scale).flatten(-2).to(x.dtype)

@@ -22,10 +22,11 @@ _ODD_BELOW = torch.tensor([False, True, False, True, False, True, False])
 
 
 def power_of_two_scale(amax: Tensor, reciprocal_max: float) -> Tensor:
-    """2^ceil(log2(amax · reciprocal_max)) for positive fp32 `amax`, from the exponent bits; NaN stays NaN."""
+    """2^ceil(log2(amax · reciprocal_max)) for positive fp32 `amax`, from the exponent bits; NaN for what is
+    not finite."""
     bits = (amax.float() * torch.tensor(reciprocal_max, dtype=torch.float32)).view(torch.int32)
     exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(torch.int32)
-    return (exponent << 23).view(torch.float32).masked_fill(amax.isnan(), float("nan"))
+    return (exponent << 23).view(torch.float32).masked_fill(~amax.isfinite(), float("nan"))
 
 
 def _groups(x: Tensor, size: int) -> Tensor:
@@ -83,7 +84,8 @@ def quantize_entry(x: Tensor) -> tuple[Tensor, Tensor]:
     """Compressed KV: x [..., K] -> (E2M1 codes [..., K], e4m3 scale [..., K/16]) (spec 3.5 step 3)."""
     groups = _groups(x, ENTRY_GROUP)
     amax = groups.abs().amax(-1).clamp(min=FP4_MAX * 2.0**-9)
-    scale = (amax / FP4_MAX).clamp(max=FP8_MAX).to(torch.float8_e4m3fn)
+    scale = (amax / FP4_MAX).clamp(max=FP8_MAX).masked_fill(~amax.isfinite(), float("nan"))
+    scale = scale.to(torch.float8_e4m3fn)
     codes = round_e2m1((groups / scale.float().unsqueeze(-1)).clamp(-FP4_MAX, FP4_MAX))
     return codes.flatten(-2), scale
 

@@ -13,12 +13,19 @@ from flashpoint.models.load import load_model
 from flashpoint.verify.runner import Runner
 
 
-@pytest.fixture(scope="module", params=["exact", "quantized"])
-def loaded(request, tmp_path_factory):
-    torch.set_num_threads(1)
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("presets") / "nano"
     init_checkpoint(preset="nano", out=folder, form="quantized")
-    return load_model(folder, Numerics(request.param))
+    return folder
+
+
+@pytest.fixture(params=[("exact", 1), ("quantized", 1), ("quantized", 2)], ids=str)
+def loaded(request, checkpoint):
+    mode, threads = request.param
+    torch.set_num_threads(threads)
+    yield load_model(checkpoint, Numerics(mode))
+    torch.set_num_threads(1)
 
 
 def prompts(loaded, lengths):
@@ -32,6 +39,15 @@ def test_chunks_and_single_steps_equal_the_whole(loaded):
     for sizes in ([150 - 20, *[1] * 20], [1, 2, 3, 64, 80], [75, 75]):
         parts = torch.cat(Runner(loaded, [ids]).chunked(sizes))
         assert torch.equal(parts, whole), [i for i in range(150) if not torch.equal(parts[i], whole[i])][:5]
+
+
+def test_every_number_of_companions_gives_the_same_bits(loaded):
+    sequences = prompts(loaded, [33] * 12)
+    alone = [Runner(loaded, [s]).chunked([30, 1, 1, 1])[-1][0] for s in sequences]
+    for count in range(1, 13):
+        runner = Runner(loaded, sequences[:count])
+        runner.step(dict.fromkeys(range(count), 32))
+        assert torch.equal(runner.step(dict.fromkeys(range(count), 1)), torch.stack(alone[:count])), count
 
 
 def test_company_changes_no_bit(loaded):

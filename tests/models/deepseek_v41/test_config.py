@@ -107,3 +107,11 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes | None, message
     with pytest.raises(CheckpointError) as caught:
         load_config(tmp_path)
     assert any(message in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("field", ["bos_token_id", "eos_token_id", "pad_token_id", "image_token_id"])
+def test_special_ids_must_be_in_the_vocabulary(field):
+    raw = json.loads((golden_checkpoints()["tiny-c"] / "config.json").read_text())
+    raw[field] = 400
+    with pytest.raises(CheckpointError, match=field):
+        parse_config(raw)
