@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 import numpy as np
@@ -201,7 +202,8 @@ class ChatClient:
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "X-Request-ID": request.request_id,
-            "X-Correlation-ID": request.session_id,
+            # An id may hold what no header may.
+            "X-Correlation-ID": quote(request.session_id, safe="#:/@ "),
         }
         answer.start = time.monotonic()
         try:

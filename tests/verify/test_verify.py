@@ -24,6 +24,7 @@ from flashpoint.ops.moe import cpu as moe_cpu
 from flashpoint.ops.quantization import reference as quantization
 from flashpoint.verify import cases as verify_cases
 from flashpoint.verify import run as verify_run
+from flashpoint.verify.compare import exact_values
 from flashpoint.verify.run import render, verify_folder
 from tests.golden_data import golden_checkpoints
 
@@ -445,3 +446,9 @@ def test_quantised_runs_judge_what_lies_between_the_sublayers(monkeypatch, case)
     assert "out" in failing("tiny-q", case, monkeypatch, mix=mix_transposed)
     monkeypatch.setattr(model, "engram", lambda context, weights, stream, rows: stream)
     assert "engram_out" in failing("tiny-q", case, monkeypatch)
+
+
+def test_a_damaged_reference_is_no_pass():
+    nan = torch.full((3, 4), float("nan"))
+    assert not exact_values("case", "logits", torch.zeros(3, 4), nan).ok
+    assert not exact_values("case", "logits", nan, torch.zeros(3, 4)).ok

@@ -88,7 +88,7 @@ class TextConfig(_Strict):
     index_head_dim: int = Field(gt=0, multiple_of=32)
     index_topk: int = Positive
     rope_theta: float = Field(gt=0)
-    compress_rope_theta: float = Field(gt=0)
+    compress_rope_theta: float = Field(gt=1)
     rope_scaling: RopeScaling
     max_position_embeddings: int = Positive
     rms_norm_eps: float = Field(gt=0)
@@ -106,7 +106,7 @@ class TextConfig(_Strict):
     routed_scaling_factor: float = Field(gt=0)
     gate_temp: float = Field(default=1.0, ge=1, le=1)
     hc_mult: Literal[4]
-    hc_sinkhorn_iters: int = Positive
+    hc_sinkhorn_iters: int = Field(gt=0, le=1000)
     hc_eps: float = Field(gt=0)
     engram_layer_ids: tuple[int, ...] = Field(strict=False)
     engram_num_embeddings: tuple[int, ...] = Field(strict=False)
