@@ -6,7 +6,10 @@ pass: `tests/models/deepseek_v41/test_baseline.py` compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flashpoint.models.deepseek_v41.config import TextConfig
@@ -16,13 +19,17 @@ from flashpoint.models.deepseek_v41.weights import Attention, Indexer, Layer, Li
 from flashpoint.ops.compressor.reference import pool_pair
 from flashpoint.ops.engram.gate import inject
 from flashpoint.ops.engram.reference import ngram_rows
-from flashpoint.ops.gemm.reference import grouped_linear, linear
 from flashpoint.ops.hyper_connections import reference as hyper
 from flashpoint.ops.indexer.reference import index_scores, mask_invisible, mask_outside
 from flashpoint.ops.moe.reference import experts, route, swiglu
 from flashpoint.ops.norm.reference import rms_norm
 from flashpoint.ops.quantization import cpu as quantization
 from flashpoint.ops.rope.reference import plain_frequencies, rope_table, rotate, yarn_frequencies
+
+
+def linear(x: Tensor, weight: Tensor, quantise: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """The plain product: few rows are not padded, as the engine's are for its batch invariance."""
+    return F.linear(x if quantise is None else quantise(x), weight)
 
 
 class PlainModel:
@@ -142,7 +149,7 @@ class PlainModel:
             index_list = torch.cat((index_list, shifted), dim=1)
         out = _sparse_attention(q, kv_all, index_list, a.sink, c.head_dim**-0.5)
         out = rotate(out, rope, inverse=True)
-        grouped = grouped_linear(out.flatten(1).unflatten(-1, (c.o_groups, -1)), a.wo_a)
+        grouped = torch.einsum("tgk,gnk->tgn", out.flatten(1).unflatten(-1, (c.o_groups, -1)), a.wo_a)
         return self._linear(grouped.flatten(1), a.wo_b)
 
     def _compress(self, index: int, a: Attention, x: Tensor) -> None:
