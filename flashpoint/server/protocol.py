@@ -118,8 +118,10 @@ class GenerationRequest(_Form):
     def _logit_bias(self, vocab_size: int) -> dict[int, float]:
         bias = {}
         for key, value in (self.logit_bias or {}).items():
-            if not key.isascii() or not key.isdigit() or len(key) > _LONGEST_ID:
+            if not key.isascii() or not key.isdigit():
                 raise InvalidValue("logit_bias", key, "token ids as keys, written as decimal strings")
+            if len(key) > _LONGEST_ID:
+                raise InvalidValue("logit_bias", key, f"token ids from 0 to {vocab_size - 1}")
             _check_token("logit_bias", int(key), vocab_size)
             bias[int(key)] = value
         return bias
