@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flashpoint.cache.spec import CacheSpec
+from flashpoint.cache.transfer import Run
 from flashpoint.engine.plan import StepPlan, StepResult
 
 
@@ -17,6 +18,7 @@ class Capacity:
     slots: sequences that can run at once.  max_context: tokens of one sequence, prompt and answer.
     vocab_size: valid token ids are 0 … vocab_size-1.
     image_token_id: the id that stands for an image the executor cannot compute; refused in prompts.
+    host_blocks, disk_blocks: room of the slower tiers, in blocks; 0 where there is none.
     """
 
     blocks: int
@@ -26,6 +28,8 @@ class Capacity:
     vocab_size: int
     cache_spec: CacheSpec
     image_token_id: int | None = None
+    host_blocks: int = 0
+    disk_blocks: int = 0
 
 
 class Executor(Protocol):
@@ -34,6 +38,11 @@ class Executor(Protocol):
     @property
     def capacity(self) -> Capacity:
         """Fixed for the executor's life."""
+        ...
+
+    @property
+    def stored(self) -> tuple[Run, ...]:
+        """Runs that the disk tier held when the executor was made."""
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from flashpoint.cache.transfer import Landed, Transfer
 from flashpoint.engine.sampling import SamplingParams
 
 TokenArray = npt.NDArray[np.int32]
@@ -26,6 +27,12 @@ class Chunk:
     blocks: int32 block table covering positions 0 … end-1, in order.
     prompt_tokens: how many of `history` are prompt (penalties treat prompt and output apart).
     sampling: how to choose the token after the last row; None when the chunk ends inside known tokens.
+    write_from: compressed entries and index keys of positions below it are shared with other sequences and
+        hold their values already: rows there are computed again for their windows only (spec 2.4).
+    window_start: the first position computed since the sequence took its slot. Nothing older is in its window
+        rings, so no row looks further back (spec 2.4: s, the replay start).
+    decoder_rows: the last rows that run the layers behind the last KV source; None: all of them (spec 2.3).
+    decoder_start: as `window_start`, for those layers.
     """
 
     request_id: str
@@ -35,6 +42,10 @@ class Chunk:
     blocks: npt.NDArray[np.int32]
     prompt_tokens: int
     sampling: SamplingParams | None
+    write_from: int = 0
+    window_start: int = 0
+    decoder_rows: int | None = None
+    decoder_start: int = 0
 
     @property
     def length(self) -> int:
@@ -49,10 +60,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One engine step: a ragged batch of chunks, each of another sequence."""
+    """One engine step: a ragged batch of chunks, each of another sequence.
+
+    transfers: moves between tiers to start, in this order, before anything is computed. A step without
+        chunks only waits: it ends when a transfer in flight has landed, or after a tenth of a second.
+    """
 
     step: int
     chunks: tuple[Chunk, ...]
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -81,8 +97,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step gave: one `Sampled` per chunk that samples, and the seconds it took."""
+    """What a step gave: one `Sampled` per chunk that samples, and the seconds it took.
+
+    landed: transfers, of this or of earlier steps, that are over.
+    """
 
     step: int
     sampled: tuple[Sampled, ...] = field(default_factory=tuple)
     seconds: float = 0.0
+    landed: tuple[Landed, ...] = ()

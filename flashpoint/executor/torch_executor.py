@@ -6,6 +6,7 @@ import time
 
 import torch
 
+from flashpoint.cache.transfer import Run
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.plan import StepPlan, StepResult
@@ -51,6 +52,11 @@ class TorchExecutor:
     def capacity(self) -> Capacity:
         """Fixed for the executor's life."""
         return self._capacity
+
+    @property
+    def stored(self) -> tuple[Run, ...]:
+        """Nothing: there is no disk tier yet."""
+        return ()
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

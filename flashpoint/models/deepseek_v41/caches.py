@@ -24,6 +24,12 @@ class Caches:
     windows: list[Tensor]
     tails: dict[int, Tensor]
 
+    def block_views(self, blocks: int) -> list[Tensor]:
+        """The paged pools as uint8 views [blocks, bytes of one block in that pool], in a fixed order: what a
+        tier copies. The bytes of a row over all views are the spec's `block_bytes`."""
+        pools = [pool for group in (self.entries, self.index_keys) for _, pool in sorted(group.items())]
+        return [pool.view(torch.uint8).view(blocks, -1) for pool in pools]
+
 
 def allocate_caches(
     config: TextConfig, blocks: int, block_tokens: int, slots: int, dtype: torch.dtype, device: torch.device
