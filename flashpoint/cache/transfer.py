@@ -93,7 +93,7 @@ Transfer = Save | Load | Store | Fetch | Remove
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A transfer is over. error: why it failed (nothing of its target may be used), None when it succeeded."""
+    """A transfer is over. error: why it failed (nothing of its target may be used), None for success."""
 
     transfer_id: int
     error: str | None = None
