@@ -1,8 +1,8 @@
 """The prefix index: a tree of the contents that are kept, and where their blocks are.
 
-A segment is a run of consecutive blocks; a path from the root spells a prefix. Children of a segment differ in
-their first block, so a prompt follows at most one of them, and following costs one look-up per segment and a
-comparison of arrays. Contents are compared, never only their hashes: a wrong hit is impossible.
+A segment is a run of consecutive blocks; a path from the root spells a prefix. Children of a segment differ
+in their first block, so a prompt follows at most one of them, and following costs one look-up per segment and
+a comparison of arrays. Contents are compared, never only their hashes: a wrong hit is impossible.
 
 What holds, whatever is done:
 * A segment is at least as fast as its children (`Tier`): the device part of a path is its beginning.

@@ -40,9 +40,14 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """All groups of a model."""
+    """All groups of a model.
+
+    prefill_tail: the last tokens of a prefill that must run every layer; what lies before may skip the layers
+        behind the last paged group (spec 2.3). None: the model has no such layers.
+    """
 
     groups: tuple[CacheGroup, ...]
+    prefill_tail: int | None = None
 
     def group(self, name: str) -> CacheGroup:
         """The group called `name`; KeyError lists the names there are."""
@@ -69,6 +74,17 @@ class CacheSpec:
         return sum(
             g.entry_bytes * g.entries * len(g.layers) for g in self.groups if g.kind in ("ring", "tail")
         )
+
+    @property
+    def replay_tokens(self) -> int:
+        """Tokens computed again after a prefix hit so that every group is there (spec 2.4: approximately)."""
+        return max((g.replay_tokens for g in self.groups), default=0)
+
+    @property
+    def exact_replay_tokens(self) -> int:
+        """Tokens computed again after a prefix hit so that every group is there exactly: each layer's ring
+        looks back on the layer before it (spec 2.5)."""
+        return max(((g.entries - 1) * len(g.layers) for g in self.groups if g.replay_tokens), default=0)
 
     def block_bytes(self, block_tokens: int) -> int:
         """Bytes of one block of `block_tokens` tokens over all paged groups."""

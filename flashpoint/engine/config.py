@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flashpoint.errors import InvalidValue
 
@@ -23,8 +24,15 @@ class EngineConfig:
     max_context: int | None = field(
         default=None, metadata={"help": "tokens of one sequence, prompt and answer; default: the model's"}
     )
-    semantics: str = field(
-        default="full", metadata={"help": "full: every layer computes every token that is not in the cache"}
+    prefix_cache: bool = field(
+        default=True, metadata={"help": "keep the caches of finished prompts and answers for later ones"}
+    )
+    semantics: Literal["replay", "full"] = field(
+        default="replay",
+        metadata={
+            "help": "replay: the model's own serving mode, bounded work after a cache hit and in a prefill; "
+            "full: exact, every layer computes every token, and more is computed again after a hit"
+        },
     )
 
     def __post_init__(self) -> None:
@@ -35,10 +43,8 @@ class EngineConfig:
         _at_least("cache_tokens", self.cache_tokens, self.block_tokens, " (one block)")
         if self.max_context is not None:
             _at_least("max_context", self.max_context, 2, " (a prompt token and an answer token)")
-        if self.semantics == "replay":
-            raise NotImplementedError("semantics: bounded replay is not built yet; use 'full'")
-        if self.semantics != "full":
-            raise InvalidValue("semantics", self.semantics, "'full'")
+        if self.semantics not in ("replay", "full"):
+            raise InvalidValue("semantics", self.semantics, "'replay' or 'full'")
 
 
 def _at_least(name: str, value: object, low: int, why: str = "") -> None:

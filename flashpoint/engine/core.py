@@ -28,6 +28,7 @@ class StepRecord:
     start, seconds: when it began on the engine's clock, and how long it took, scheduling included.
     prefill_rows: computed rows at prompt positions; decode_rows: at answer positions (those computed
         again after a preemption included).
+    replay_rows: of both, rows that only refill windows after a cache hit.
     sampled_tokens: answer tokens accepted.
     running, waiting, free_blocks: counts after the step.  preemptions: how many this step caused.
     failed: the executor raised; the step's requests ended with an error.
@@ -38,6 +39,7 @@ class StepRecord:
     seconds: float
     prefill_rows: int
     decode_rows: int
+    replay_rows: int
     sampled_tokens: int
     running: int
     waiting: int
@@ -58,6 +60,7 @@ class EngineCore:
         self._step_seconds = 0.0
         self._prompt_tokens = 0
         self._computed_prompt_tokens = 0
+        self._replayed_tokens = 0
         self._generated_tokens = 0
         self._finished: Counter[str] = Counter()
 
@@ -98,7 +101,8 @@ class EngineCore:
             log.exception("step %d failed", plan.step)
             failure = f"{type(error).__name__}: {error}"
         events = self._scheduler.apply(result) if failure is None else self._scheduler.fail(failure)
-        self._record(plan, start, events, self._scheduler.preemptions - preemptions, failure is not None)
+        if plan.chunks:
+            self._record(plan, start, events, self._scheduler.preemptions - preemptions, failure is not None)
         return self._counted(events)
 
     def stats(self) -> EngineStats:
@@ -108,15 +112,20 @@ class EngineCore:
             waiting=scheduler.waiting_count,
             running=scheduler.running_count,
             free_blocks=scheduler.free_blocks,
+            cached_blocks=scheduler.cached_blocks,
             total_blocks=self._executor.capacity.blocks,
             free_slots=scheduler.free_slots,
             total_slots=self._executor.capacity.slots,
             steps=self._steps,
             step_seconds=self._step_seconds,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=sum(scheduler.hit_tokens),
+            cached_tokens_by_tier=scheduler.hit_tokens,
             computed_prompt_tokens=self._computed_prompt_tokens,
+            replayed_tokens=self._replayed_tokens,
             generated_tokens=self._generated_tokens,
             preemptions=scheduler.preemptions,
+            failed_transfers=scheduler.failed_transfers,
             finished=dict(self._finished),
         )
 
@@ -133,17 +142,22 @@ class EngineCore:
         prefill_rows = sum(
             max(0, min(len(chunk.history), chunk.prompt_tokens) - chunk.start) for chunk in plan.chunks
         )
+        replay_rows = sum(
+            max(0, min(len(chunk.history), chunk.write_from) - chunk.start) for chunk in plan.chunks
+        )
         seconds = self._clock.now() - start
         self._steps += 1
         self._step_seconds += seconds
         if not failed:
             self._computed_prompt_tokens += prefill_rows
+            self._replayed_tokens += replay_rows
         record = StepRecord(
             step=plan.step,
             start=start,
             seconds=seconds,
             prefill_rows=prefill_rows,
             decode_rows=plan.rows - prefill_rows,
+            replay_rows=replay_rows,
             sampled_tokens=sum(len(event.tokens) for event in events),
             running=self._scheduler.running_count,
             waiting=self._scheduler.waiting_count,

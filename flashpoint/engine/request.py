@@ -16,6 +16,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from flashpoint.cache.block_cache import Lease
+from flashpoint.cache.int32_buffer import Int32Buffer
 from flashpoint.engine.events import FinishReason
 from flashpoint.engine.plan import TokenArray
 from flashpoint.engine.sampling import SamplingParams
@@ -58,62 +60,40 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 }
 
 
-class Int32Buffer:
-    """Growing int32 values whose views are read-only and never change after they were given out.
-
-    Values are only ever appended; growth moves to a new array and leaves the old one to its views.
-    """
-
-    def __init__(self, values: npt.NDArray[np.int32]) -> None:
-        self._length = len(values)
-        self._data = np.empty(self._length + 64, dtype=np.int32)
-        self._data[: self._length] = values
-
-    def __len__(self) -> int:
-        return self._length
-
-    def extend(self, values: Sequence[int] | npt.NDArray[np.int32]) -> None:
-        """Append `values`."""
-        end = self._length + len(values)
-        if end > len(self._data):
-            grown = np.empty(end + end // 2, dtype=np.int32)
-            grown[: self._length] = self._data[: self._length]
-            self._data = grown
-        self._data[self._length : end] = values
-        self._length = end
-
-    def view(self, end: int) -> npt.NDArray[np.int32]:
-        """The first `end` values, read-only and without a copy; `end` <= len."""
-        view = self._data[:end]
-        view.flags.writeable = False
-        return view
-
-
-NO_BLOCKS = np.empty(0, dtype=np.int32)
-
-
 class Request:
     """A request's tokens and its hold on the engine.
 
+    namespace: requests share cached blocks within one only (an adapter, for instance).
     prompt_tokens: length of the prompt.
     length: known tokens, prompt and answer.
-    computed: positions 0 … computed-1 are in the caches. Starts at 0 at each admission; the rest,
-        `pending` tokens, is what a step can compute.
-    slot: held from admission to release, else None.  blocks: the block table, one id per block.
+    computed: positions 0 … computed-1 are in the caches, windows included. What follows, `pending` tokens, is
+        what a step can compute. Set at each admission.
+    cached_tokens: prompt tokens that were found in the cache when it was first admitted.
+    slot, lease: held from admission to release, else None.
+    write_from, window_start, decoder_start: see Chunk.
     finish: why it ended, once FINISHED.
     Raises InvalidValue for a prompt that is not int32 [tokens]; its values are copied.
     """
 
-    def __init__(self, request_id: str, prompt: npt.NDArray[np.int32], sampling: SamplingParams) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        prompt: npt.NDArray[np.int32],
+        sampling: SamplingParams,
+        namespace: bytes = b"",
+    ) -> None:
         if prompt.dtype != np.int32 or prompt.ndim != 1:
             raise InvalidValue("prompt", f"{prompt.dtype} {list(prompt.shape)}", "an int32 array [tokens]")
         self.request_id = request_id
         self.sampling = sampling
+        self.namespace = namespace
         self.prompt_tokens = len(prompt)
         self.state = State.WAITING
         self.computed = 0
+        self.cached_tokens: int | None = None
         self.slot: int | None = None
-        self.blocks = Int32Buffer(NO_BLOCKS)
+        self.lease: Lease | None = None
+        self.write_from = self.window_start = self.decoder_start = 0
         self.finish: FinishReason | None = None
         self._tokens = Int32Buffer(prompt)
 
@@ -136,12 +116,14 @@ class Request:
         """Ids of positions 0 … end-1, int32 [end], a read-only view that later tokens do not disturb."""
         return self._tokens.view(end)
 
-    def admit(self, slot: int, blocks: npt.NDArray[np.int32]) -> None:
-        """Start (again) with a slot and the first blocks of its table."""
+    def admit(self, slot: int, lease: Lease, hit: int, start: int) -> None:
+        """Start (again) at position `start` <= `hit`, the tokens whose blocks were found in the cache."""
         self._on(Event.ADMIT)
-        self.computed = 0
-        self.slot = slot
-        self.blocks = Int32Buffer(blocks)
+        self.slot, self.lease = slot, lease
+        self.write_from, self.computed = hit, start
+        self.window_start = self.decoder_start = start
+        if self.cached_tokens is None:
+            self.cached_tokens = hit
 
     def advance(self, end: int) -> None:
         """Positions up to `end` were computed, and no token was sampled after them."""

@@ -9,21 +9,27 @@ oldest request always makes progress, and none starves.
 
 A step's token budget goes to decode rows first, then to running prefills (cut into chunks where needed),
 then to admissions. An admitted request gets the blocks of its whole known length and one token more at
-once: a prefill therefore never runs out of blocks midway, and free blocks are free of promises.
+once, those the cache has of its beginning among them: a prefill therefore never runs out of blocks midway,
+and free blocks are free of promises. Blocks become everybody's as soon as they are computed.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from flashpoint.cache.block_pool import BlockPool
+from flashpoint.cache.block_cache import BlockCache, Lease
+from flashpoint.cache.transfer import Content, Run
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.events import FinishReason, TokenEvent
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.plan import Chunk, Sampled, StepPlan, StepResult
-from flashpoint.engine.request import NO_BLOCKS, Int32Buffer, Request, State
+from flashpoint.engine.replay import Replay
+from flashpoint.engine.request import Request, State
 from flashpoint.errors import InvalidValue, QueueFull, RequestTooLong
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -32,16 +38,26 @@ class Scheduler:
     context_limit: tokens one sequence can have, prompt and answer: the model's context or, if that is
         less, all of the pool.
     preemptions: how often a request had to give its memory back so far.
+    hit_tokens: prompt tokens found in the cache so far, by the tier they were found in (`Tier` order).
+    stored: what the disk tier holds already.
     Raises InvalidValue for a capacity in which no request could ever run.
     """
 
-    def __init__(self, config: EngineConfig, capacity: Capacity) -> None:
+    def __init__(self, config: EngineConfig, capacity: Capacity, stored: Iterable[Run] = ()) -> None:
         for name, value in (("capacity.blocks", capacity.blocks), ("capacity.slots", capacity.slots)):
             if value < 1:
                 raise InvalidValue(name, value, "at least 1")
         self._config = config
         self._capacity = capacity
-        self._pool = BlockPool(capacity.blocks)
+        self._replay = Replay.of(config, capacity.cache_spec)
+        self._cache = BlockCache(
+            capacity.blocks,
+            capacity.block_tokens,
+            keep=config.prefix_cache,
+            host_blocks=capacity.host_blocks,
+            disk_blocks=capacity.disk_blocks,
+            stored=stored,
+        )
         self._free_slots = list(range(capacity.slots - 1, -1, -1))
         self._waiting: OrderedDict[str, Request] = OrderedDict()
         self._running: list[Request] = []  # in order of admission, which is order of arrival
@@ -50,6 +66,7 @@ class Scheduler:
         self._steps = 0
         self.context_limit = min(capacity.max_context, capacity.blocks * capacity.block_tokens)
         self.preemptions = 0
+        self.hit_tokens = (0, 0, 0)
 
     @property
     def waiting_count(self) -> int:
@@ -63,8 +80,18 @@ class Scheduler:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks nobody holds."""
-        return self._pool.free_count
+        """Blocks that no request holds: free ones, and cached ones that can be taken."""
+        return self._cache.free_blocks
+
+    @property
+    def cached_blocks(self) -> int:
+        """Of the free blocks, those that hold something that later requests may find."""
+        return self._cache.cached_blocks
+
+    @property
+    def failed_transfers(self) -> int:
+        """Moves between tiers that failed so far; what they moved was forgotten."""
+        return self._cache.failed_transfers
 
     @property
     def free_slots(self) -> int:
@@ -114,6 +141,7 @@ class Scheduler:
             raise QueueFull(self._config.max_waiting)
         self._requests[request.request_id] = request
         self._waiting[request.request_id] = request
+        self._cache.read_ahead(request.namespace, self._findable(request))
 
     def abort(self, request_id: str) -> TokenEvent | None:
         """End a request in any state; None when the id is unknown or finished.
@@ -128,7 +156,10 @@ class Scheduler:
         return TokenEvent(request_id, finish=FinishReason.ABORT)
 
     def plan(self) -> StepPlan | None:
-        """The next step, or None when there is nothing to compute. One plan at a time is in flight."""
+        """The next step, or None when there is nothing to compute. One plan at a time is in flight.
+
+        A plan without chunks waits for blocks on their way between tiers.
+        """
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight[0].step} is in flight: apply its result first")
         planned: list[tuple[Request, int]] = []
@@ -136,9 +167,10 @@ class Scheduler:
         budget = self._plan_decodes(planned, budget)
         budget = self._plan_prefills(planned, budget)
         self._plan_admissions(planned, budget)
-        if not planned:
+        if not planned and not (self._requests and self._cache.in_flight):
             return None
-        plan = StepPlan(self._steps, tuple(self._chunk(request, rows) for request, rows in planned))
+        chunks = tuple(self._chunk(request, rows) for request, rows in planned)
+        plan = StepPlan(self._steps, chunks, self._cache.take_transfers())
         self._steps += 1
         self._in_flight = plan, [request for request, _ in planned]
         return plan
@@ -149,6 +181,7 @@ class Scheduler:
         `result` must hold one Sampled for each chunk that samples (core.py checks it).
         """
         plan, requests = self._land()
+        self._cache.land(result.landed)
         sampled = {item.request_id: item for item in result.sampled}
         events = []
         for chunk, request in zip(plan.chunks, requests, strict=True):
@@ -156,6 +189,7 @@ class Scheduler:
                 self._release(request)
             elif chunk.sampling is None:
                 request.advance(len(chunk.history))
+                self._publish(request)
             else:
                 events.append(self._commit(request, len(chunk.history), sampled[chunk.request_id]))
         return events
@@ -185,8 +219,10 @@ class Scheduler:
 
     def _plan_prefills(self, planned: list[tuple[Request, int]], budget: int) -> int:
         for request in self._running:
-            rows = min(request.pending, budget)
-            if request.state is State.PREFILLING and rows:
+            if request.state is not State.PREFILLING:
+                continue
+            rows = self._replay.prefill_rows(request.pending, budget)
+            if rows:
                 planned.append((request, rows))
                 budget -= rows
         return budget
@@ -195,44 +231,76 @@ class Scheduler:
         """Admit from the queue's head while budget, slots and blocks last; never past the head."""
         while budget and self._waiting and self._free_slots and len(self._running) < self._config.max_running:
             request = next(iter(self._waiting.values()))
-            blocks = self._blocks_for(request.length + 1)
-            if blocks > self._pool.free_count:
+            lease = self._cache.acquire(
+                request.namespace,
+                self._findable(request),
+                self._blocks_for(request.length + 1),
+                self._blocks_for(self._replay.least_hit),
+            )
+            if lease is None:
                 return
             del self._waiting[request.request_id]
-            request.admit(self._free_slots.pop(), self._pool.allocate(blocks))
+            hit = lease.hit_blocks * self._capacity.block_tokens
+            if request.cached_tokens is None:
+                self._count_hit(lease)
+            request.admit(self._free_slots.pop(), lease, hit, self._replay.start(hit))
             self._running.append(request)
-            rows = min(request.pending, budget)
-            planned.append((request, rows))
-            budget -= rows
+            rows = self._replay.prefill_rows(request.pending, budget)
+            if rows:
+                planned.append((request, rows))
+                budget -= rows
 
     def _chunk(self, request: Request, rows: int) -> Chunk:
         end = request.computed + rows
+        last = end == request.length
+        decoder_rows = None
+        if request.state is State.PREFILLING:
+            decoder_rows = self._replay.decoder_rows(rows, last)
+            request.decoder_start = self._replay.decoder_start(request.window_start, end)
         return Chunk(
             request_id=request.request_id,
             slot=_held(request.slot),
             start=request.computed,
             history=request.history(end),
-            blocks=request.blocks.view(self._blocks_for(end)),
+            blocks=_held(request.lease).table.view(self._blocks_for(end)),
             prompt_tokens=request.prompt_tokens,
-            sampling=request.sampling if end == request.length else None,
+            sampling=request.sampling if last else None,
+            write_from=request.write_from,
+            window_start=request.window_start,
+            decoder_rows=decoder_rows,
+            decoder_start=request.decoder_start,
         )
+
+    def _count_hit(self, lease: Lease) -> None:
+        device, host, disk = (blocks * self._capacity.block_tokens for blocks in lease.hits_by_tier)
+        self.hit_tokens = self.hit_tokens[0] + device, self.hit_tokens[1] + host, self.hit_tokens[2] + disk
+
+    def _findable(self, request: Request) -> Content:
+        """What of a request the cache may supply: whole blocks, and at least one token is left to compute."""
+        whole = (request.length - 1) // self._capacity.block_tokens
+        return request.history(whole * self._capacity.block_tokens)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._capacity.block_tokens)
 
     def _grow(self, request: Request, end: int) -> bool:
-        """Make the request's table cover `end` positions; False when it had to be preempted itself.
+        """Make the request's table cover `end` positions; False when it has to wait for blocks on their way
+        out, or had to be preempted itself.
 
-        The oldest running request cannot fail: alone it may hold the whole pool, and `end` <= context_limit.
+        The oldest running request is never preempted: alone it may hold the whole pool, and
+        `end` <= context_limit.
         """
-        missing = self._blocks_for(end) - len(request.blocks)
-        while missing > self._pool.free_count:
+        lease, blocks = _held(request.lease), self._blocks_for(end)
+        while not self._cache.grow(lease, blocks):
+            self._cache.unpin()  # who waits for admission must not keep blocks from who runs
+            if self._cache.could_grow(lease, blocks):
+                if self._cache.in_flight:
+                    return False
+                continue
             youngest = self._running[-1]
             self._preempt(youngest)
             if youngest is request:
                 return False
-        if missing > 0:
-            request.blocks.extend(self._pool.allocate(missing))
         return True
 
     def _preempt(self, request: Request) -> None:
@@ -258,10 +326,15 @@ class Scheduler:
         count, finish = self._accepted(request, sampled.tokens)
         tokens, logprobs = sampled.tokens[:count], sampled.logprobs[:count]
         request.sample(end, tokens)
+        self._publish(request)
         if finish is not None:
             self._finish(request, finish)
         stop_id = sampled.tokens[count] if finish is FinishReason.STOP else None
-        return TokenEvent(request.request_id, tokens, logprobs, finish, stop_id=stop_id)
+        cached = request.cached_tokens or 0
+        return TokenEvent(request.request_id, tokens, logprobs, finish, cached_tokens=cached, stop_id=stop_id)
+
+    def _publish(self, request: Request) -> None:
+        self._cache.publish(_held(request.lease), request.history(request.computed))
 
     def _accepted(self, request: Request, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of `tokens` join the answer, and why it ends there, if it does.
@@ -293,12 +366,12 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self._free_slots.append(_held(request.slot))
-        self._pool.free(request.blocks.view(len(request.blocks)))
-        request.slot = None
-        request.blocks = Int32Buffer(NO_BLOCKS)
+        # What a failed request computed may be what broke it: nobody else shall find it.
+        self._cache.release(_held(request.lease), sound=request.finish is not FinishReason.ERROR)
+        request.slot = request.lease = None
 
 
-def _held(slot: int | None) -> int:
-    if slot is None:
-        raise RuntimeError("the request holds no slot")
-    return slot
+def _held(value: T | None) -> T:
+    if value is None:
+        raise RuntimeError("the request holds neither slot nor blocks")
+    return value

@@ -134,7 +134,7 @@ class EngineService:
     """
 
     def __init__(self, executor: Executor, config: EngineConfig, clock: Clock | None = None) -> None:
-        self._scheduler = Scheduler(config, executor.capacity)
+        self._scheduler = Scheduler(config, executor.capacity, executor.stored)
         self._clock = clock or WallClock()
         self._core = EngineCore(self._scheduler, executor, self._clock)
         self._max_waiting = config.max_waiting

@@ -59,7 +59,8 @@ class _EngineCollector(Collector):
             "engine_running_requests": ("Requests that have a slot", stats.running),
             "engine_seconds_since_progress": ("0 while idle", stats.seconds_since_progress),
             "cache_blocks_capacity": ("KV cache blocks", stats.total_blocks),
-            "cache_blocks_used": ("KV cache blocks not free", stats.total_blocks - stats.free_blocks),
+            "cache_blocks_used": ("KV cache blocks requests hold", stats.total_blocks - stats.free_blocks),
+            "cache_blocks_kept": ("KV cache blocks kept for later requests only", stats.cached_blocks),
             "engine_slots_capacity": ("Sequences that can run at once", stats.total_slots),
             "engine_slots_used": ("Slots not free", stats.total_slots - stats.free_slots),
         }
@@ -68,9 +69,11 @@ class _EngineCollector(Collector):
             "engine_prompt_tokens": ("Tokens of accepted prompts", stats.prompt_tokens),
             "engine_cached_prompt_tokens": ("Prompt tokens found in the cache", stats.cached_tokens),
             "engine_computed_prompt_tokens": (
-                "Prompt rows computed, those repeated after a preemption included",
+                "Prompt rows computed, those repeated after a hit or a preemption included",
                 stats.computed_prompt_tokens,
             ),
+            "engine_replayed_tokens": ("Rows computed to refill windows after a hit", stats.replayed_tokens),
+            "cache_failed_transfers": ("Moves between cache tiers that failed", stats.failed_transfers),
             "engine_generated_tokens": ("Answer tokens", stats.generated_tokens),
             "engine_preemptions": ("Times a running request had to yield", stats.preemptions),
         }
@@ -78,3 +81,7 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(f"flashpoint_{name}", text, value)
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"flashpoint_{name}", text, value)
+        hits = CounterMetricFamily("flashpoint_cache_hit_tokens", "Prompt tokens found", labels=["tier"])
+        for tier, tokens in zip(("device", "host", "disk"), stats.cached_tokens_by_tier, strict=True):
+            hits.add_metric([tier], tokens)
+        yield hits

@@ -31,8 +31,3 @@ def test_bad_values_name_their_field(field: str, values: dict[str, Any]) -> None
     with pytest.raises(InvalidValue, match=f"^{field}: got") as caught:
         EngineConfig(**values)
     assert caught.value.field == field
-
-
-def test_bounded_replay_is_refused_clearly() -> None:
-    with pytest.raises(NotImplementedError, match="bounded replay"):
-        EngineConfig(semantics="replay")

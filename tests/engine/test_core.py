@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ class StepClock:
 
 
 def make_core(
-    executor: FakeExecutor, clock: StepClock | None = None, **config: int
+    executor: FakeExecutor, clock: StepClock | None = None, **config: Any
 ) -> tuple[EngineCore, list[StepRecord]]:
     settings = EngineConfig(**{"max_step_tokens": 8, "max_running": 4, **config})
     core = EngineCore(Scheduler(settings, executor.capacity), executor, clock or StepClock())
@@ -62,13 +64,13 @@ def test_each_step_is_recorded_and_counted() -> None:
     drain(core)
     assert records == [
         StepRecord(
-            0, 100.0, 0.25, 8, 0, 0, running=1, waiting=1, free_blocks=61, preemptions=0, failed=False
+            0, 100.0, 0.25, 8, 0, 0, 0, running=1, waiting=1, free_blocks=61, preemptions=0, failed=False
         ),
         StepRecord(
-            1, 100.25, 0.25, 5, 0, 2, running=1, waiting=0, free_blocks=61, preemptions=0, failed=False
+            1, 100.25, 0.25, 5, 0, 0, 2, running=1, waiting=0, free_blocks=61, preemptions=0, failed=False
         ),
         StepRecord(
-            2, 100.5, 0.25, 0, 1, 1, running=0, waiting=0, free_blocks=64, preemptions=0, failed=False
+            2, 100.5, 0.25, 0, 1, 0, 1, running=0, waiting=0, free_blocks=64, preemptions=0, failed=False
         ),
     ]
     stats = core.stats()
@@ -79,7 +81,8 @@ def test_each_step_is_recorded_and_counted() -> None:
 
 
 def test_recomputed_prompt_rows_are_counted_as_work() -> None:
-    core, records = make_core(FakeExecutor(make_capacity(blocks=8, block_tokens=2, slots=3)))
+    executor = FakeExecutor(make_capacity(blocks=8, block_tokens=2, slots=3))
+    core, records = make_core(executor, prefix_cache=False)
     for name in "abc":
         core.submit(make_request(name, 3, max_tokens=8))
     drain(core)
@@ -88,6 +91,20 @@ def test_recomputed_prompt_rows_are_counted_as_work() -> None:
     assert stats.computed_prompt_tokens > stats.prompt_tokens == 9
     rows = sum(record.prefill_rows + record.decode_rows for record in records)
     assert rows > stats.computed_prompt_tokens == sum(record.prefill_rows for record in records)
+
+
+def test_cache_hits_and_replayed_rows_are_counted() -> None:
+    core, records = make_core(FakeExecutor(make_capacity(window=3)), max_step_tokens=16)
+    core.submit(make_request("a", 12, max_tokens=1))
+    drain(core)
+    core.submit(make_request("b", 14, max_tokens=1))
+    (event,) = drain(core)
+    assert event.cached_tokens == 12
+    stats = core.stats()
+    assert (stats.cached_tokens, stats.cached_tokens_by_tier) == (12, (12, 0, 0))
+    assert stats.computed_prompt_tokens == 12 + 3 + 2 and stats.replayed_tokens == 3
+    assert records[-1].replay_rows == 3 and records[-1].prefill_rows == 5
+    assert (stats.free_blocks, stats.cached_blocks) == (64, 3)
 
 
 def test_an_executor_exception_costs_only_the_requests_of_that_step() -> None:

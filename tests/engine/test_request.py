@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from flashpoint.cache.block_cache import BlockCache
 from flashpoint.engine.events import FinishReason
 from flashpoint.engine.request import Event, Int32Buffer, Request, State
 from flashpoint.engine.sampling import SamplingParams
@@ -29,11 +30,13 @@ LEGAL = {
 }
 
 
+CACHE = BlockCache(1000, 4)
+
+
 def request_in(state: State) -> Request:
     request = Request("r", np.arange(1, 6, dtype=np.int32), SamplingParams(max_tokens=8))
-    block = np.zeros(2, dtype=np.int32)
     if state is not State.WAITING:
-        request.admit(0, block)
+        request.admit(0, CACHE.acquire(b"", request.history(0), 2, 0), 0, 0)
     if state is State.DECODING:
         request.sample(5, (7,))
     if state is State.PREEMPTED:
@@ -47,7 +50,7 @@ def request_in(state: State) -> Request:
 def send(request: Request, event: Event) -> None:
     match event:
         case Event.ADMIT:
-            request.admit(1, np.zeros(2, dtype=np.int32))
+            request.admit(1, CACHE.acquire(b"", request.history(0), 2, 0), 0, 0)
         case Event.ADVANCE:
             request.advance(3)
         case Event.SAMPLE:
@@ -81,12 +84,13 @@ def test_abort_after_the_end_keeps_the_reason() -> None:
     assert request.finish is FinishReason.STOP
 
 
-def test_readmission_starts_at_position_zero_with_all_tokens_known() -> None:
+def test_readmission_starts_where_it_is_told_with_all_tokens_known() -> None:
     request = request_in(State.DECODING)
     assert (request.computed, request.pending, request.generated) == (5, 1, 1)
     request.preempt()
-    request.admit(2, np.zeros(3, dtype=np.int32))
-    assert (request.computed, request.pending, request.slot) == (0, 6, 2)
+    request.admit(2, CACHE.acquire(b"", request.history(0), 3, 0), 4, 3)
+    assert (request.computed, request.pending, request.slot) == (3, 3, 2)
+    assert (request.write_from, request.window_start, request.cached_tokens) == (4, 3, 0)
     assert request.history(6).tolist() == [1, 2, 3, 4, 5, 7]
 
 

@@ -238,11 +238,14 @@ def test_an_error_in_one_chunk_ends_that_request_only() -> None:
     assert scheduler.free_blocks == capacity.blocks
 
 
-def test_plans_of_a_fixed_trace_are_unchanged() -> None:
-    """INV-8. A refactor must leave this hash alone; a change of policy updates it and says so."""
+@pytest.mark.parametrize(
+    "prefix_cache, expected", [(False, "11c0f1b0bf9ae915"), (True, "6479015ffbbca3e8")], ids=["off", "on"]
+)
+def test_plans_of_a_fixed_trace_are_unchanged(prefix_cache: bool, expected: str) -> None:
+    """INV-8. A refactor must leave these hashes alone; a change of policy updates one and says so."""
     capacity = make_capacity(blocks=20, block_tokens=4, slots=4, max_context=64)
-    scheduler = Scheduler(EngineConfig(max_step_tokens=12, max_running=4), capacity)
-    executor = FakeExecutor(capacity, max_step_tokens=12)
+    config = EngineConfig(max_step_tokens=12, max_running=4, prefix_cache=prefix_cache)
+    scheduler, executor = Scheduler(config, capacity), FakeExecutor(capacity, max_step_tokens=12)
     digest = hashlib.sha256()
     for step in range(400):
         if step < 24:
@@ -259,4 +262,4 @@ def test_plans_of_a_fixed_trace_are_unchanged() -> None:
             )
         scheduler.apply(executor.execute(plan))
     assert not scheduler.has_work and scheduler.preemptions > 0
-    assert digest.hexdigest()[:16] == "11c0f1b0bf9ae915"
+    assert digest.hexdigest()[:16] == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from flashpoint.engine.request import Request
 from flashpoint.engine.sampling import SamplingParams
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import QueueFull, RequestTooLong
+from tests.cache.memory import check
 from tests.engine.fake_executor import FakeExecutor, make_capacity, reference_tokens
 
 VOCAB = 13
@@ -28,6 +31,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_budget=st.integers(0, 8),
         max_context=st.integers(2, 40),
         tokens_per_sample=st.sampled_from([1, 1, 1, 3]),
+        window=st.sampled_from([0, 0, 2, 5]),
+        prefix_cache=st.booleans(),
+        semantics=st.sampled_from(["replay", "full"]),
+        slower=st.sampled_from([(0, 0), (0, 0), (4, 0), (4, 20), (30, 0)]),
     )
     def start(
         self,
@@ -38,14 +45,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         spare_budget: int,
         max_context: int,
         tokens_per_sample: int,
+        window: int,
+        prefix_cache: bool,
+        semantics: Literal["replay", "full"],
+        slower: tuple[int, int],
     ) -> None:
-        self.capacity = make_capacity(blocks, block_tokens, slots, max_context, VOCAB)
-        budget = max_running + spare_budget
-        self.config = EngineConfig(max_step_tokens=budget, max_running=max_running, max_waiting=6)
+        self.capacity = make_capacity(
+            blocks, block_tokens, slots, max_context, VOCAB, window, slower[0], slower[1]
+        )
+        budget = max_running + spare_budget + window
+        self.config = EngineConfig(
+            max_step_tokens=budget,
+            max_running=max_running,
+            max_waiting=6,
+            prefix_cache=prefix_cache,
+            semantics=semantics,
+        )
         self.scheduler = Scheduler(self.config, self.capacity)
         self.tokens_per_sample = tokens_per_sample
         self.executor = FakeExecutor(
-            self.capacity, max_step_tokens=budget, tokens_per_sample=tokens_per_sample
+            self.capacity,
+            max_step_tokens=budget,
+            tokens_per_sample=tokens_per_sample,
+            transfer_steps=1 + max_context % 3,
         )
         self.submitted: dict[str, Request] = {}
         self.prompts: dict[str, np.ndarray] = {}
@@ -54,7 +76,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plan: StepPlan | None = None
 
     @rule(
-        prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24),
+        family=st.integers(0, 1),
+        kept=st.integers(0, 20),
+        more=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=8),
         max_tokens=st.integers(1, 12),
         stop_ids=st.frozensets(st.integers(0, VOCAB - 1), max_size=2),
         min_tokens=st.integers(0, 3),
@@ -63,7 +87,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def submit(
         self,
-        prompt: list[int],
+        family: int,
+        kept: int,
+        more: list[int],
         max_tokens: int,
         stop_ids: frozenset[int],
         min_tokens: int,
@@ -71,6 +97,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         greedy: bool,
     ) -> None:
         name = f"r{len(self.submitted)}"
+        prompt = [(position * 5 + family) % VOCAB for position in range(kept)] + more
         sampling = SamplingParams(
             max_tokens=max_tokens,
             temperature=0.0 if greedy else 1.0,
@@ -109,7 +136,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plan = self.scheduler.plan()
         # INV-6: whatever is not finished can be worked on, and the oldest always is.
         assert (self.plan is None) == (not self.scheduler.has_work)
-        if oldest is not None and self.tokens_per_sample == 1:
+        waits = self.capacity.host_blocks > 0  # for blocks on their way out
+        if oldest is not None and self.tokens_per_sample == 1 and not waits:
             assert oldest.request_id in {chunk.request_id for chunk in self.plan.chunks}
 
     @precondition(lambda self: self.plan is not None)
@@ -139,13 +167,11 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def blocks_and_slots_are_conserved(self) -> None:
-        """INV-1, INV-2: every block and slot is free or held by exactly one admitted request."""
+        """INV-1, INV-2: every block has one place, and every slot is free or held by one admitted request."""
         holders = [request for request in self.submitted.values() if request.slot is not None]
         slots = [request.slot for request in holders] + self.scheduler._free_slots
         assert sorted(slots) == list(range(self.capacity.slots))
-        held = [int(i) for request in holders for i in request.blocks.view(len(request.blocks))]
-        assert len(set(held)) == len(held)
-        assert len(held) + self.scheduler.free_blocks == self.capacity.blocks
+        check(self.scheduler._cache, [request.lease for request in holders])
 
     @invariant()
     def requests_are_conserved(self) -> None:
@@ -168,13 +194,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         # Each step computes a row or admits; a resumed request recomputes at most its length once per
         # preemption, and every preemption lets an older request take a block.
-        for _ in range(5000):
+        for _ in range(10_000):
             if self.plan is not None:
                 self.execute(poison=False)
             if not self.scheduler.has_work:
                 break
             self.decide()
         assert not self.scheduler.has_work, "some request never ends"
+        self.scheduler._cache.unpin()
         assert self.scheduler.free_blocks == self.capacity.blocks
         assert self.scheduler.free_slots == self.capacity.slots
         for name, request in self.submitted.items():

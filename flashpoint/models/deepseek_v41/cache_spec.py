@@ -51,7 +51,7 @@ def cache_spec(config: TextConfig, entry_format: EntryFormat) -> CacheSpec:
     if config.engram_layer_ids:
         look_back = config.engram_max_ngram_size - 1
         groups.append(CacheGroup("engram_history", "history", config.engram_layer_ids, 0, entries=look_back))
-    return CacheSpec(tuple(groups))
+    return CacheSpec(tuple(groups), prefill_tail=config.sliding_window)
 
 
 def _entry_bytes(width: int, entry_format: EntryFormat) -> int:
