@@ -1,4 +1,4 @@
-"""Thousands of short agent turns against a full pool: forks, cancels, preemptions; no leak and no wrong hit."""
+"""Thousands of short agent turns on a full pool: forks, cancels, preemptions; no leak, no wrong hit."""
 
 from __future__ import annotations
 
