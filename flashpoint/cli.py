@@ -17,6 +17,7 @@ from rich.console import Console
 from flashpoint import __version__
 from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.synthetic import GenerateConfig
+from flashpoint.cache.config import TierConfig
 from flashpoint.engine.config import EngineConfig
 from flashpoint.errors import FlashpointError
 from flashpoint.executor.config import ExecutorConfig
@@ -39,13 +40,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="print the same facts as JS
 
 
 @app.command()
-@takes(ServerConfig, EngineConfig, ExecutorConfig)
-def serve(server: ServerConfig, engine: EngineConfig, executor: ExecutorConfig, checkpoint: Folder) -> int:
+@takes(ServerConfig, EngineConfig, ExecutorConfig, TierConfig)
+def serve(
+    server: ServerConfig,
+    engine: EngineConfig,
+    executor: ExecutorConfig,
+    tiers: TierConfig,
+    checkpoint: Folder,
+) -> int:
     """Serve a checkpoint behind the OpenAI API until SIGTERM (drains) or Ctrl-C."""
     from flashpoint.executor.build import build_engine
     from flashpoint.server.run import serve as serve_engine
 
-    return serve_engine(build_engine(checkpoint, engine, executor), checkpoint, server)
+    return serve_engine(build_engine(checkpoint, engine, executor, tiers), checkpoint, server)
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """Command-line options generated from configuration dataclasses.
 
 A field is declared once, with its default and its help, and appears on every command that takes its
-dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`.
+dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`, and integers whose
+metadata says `size` as `8GiB`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from flashpoint.errors import InvalidValue
+from flashpoint.sizes import parse_size
 
 
 def takes(*configs: type) -> Callable[[Callable[..., int]], Callable[..., None]]:
@@ -59,13 +61,14 @@ def _parameters(config: type) -> list[inspect.Parameter]:
     hints = typing.get_type_hints(config)
     parameters = []
     for field in dataclasses.fields(config):
-        kind, parser = _option_type(hints[field.name], field.name)
+        sized = field.metadata.get("size", False)
+        kind, parser = _option_type(hints[field.name], field.name) if not sized else _size_type(field.name)
         default: Any = field.default
         if default is dataclasses.MISSING:
             default = inspect.Parameter.empty
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))
-        shown = "<int,…>" if parser else None
+        shown = "<size>" if sized else "<int,…>" if parser else None
         option = typer.Option(help=field.metadata["help"], parser=parser, metavar=shown)
         parameters.append(
             inspect.Parameter(
@@ -85,6 +88,10 @@ def _option_type(hint: Any, name: str) -> tuple[Any, Callable[[str], Any] | None
     if typing.get_origin(hint) in origins or hint in (int, float, str, bool, Path):
         return hint, None
     raise TypeError(f"{name}: no command-line form for {hint}")
+
+
+def _size_type(name: str) -> tuple[Any, Callable[[str], Any]]:
+    return object, lambda text: parse_size(name, str(text))
 
 
 def _integers(name: str, text: str) -> tuple[int, ...]:

@@ -105,6 +105,10 @@ class EngineCore:
             self._record(plan, start, events, self._scheduler.preemptions - preemptions, failure is not None)
         return self._counted(events)
 
+    def close(self) -> None:
+        """Let the executor give back what it holds. No step may follow."""
+        self._executor.close()
+
     def stats(self) -> EngineStats:
         """Counters and gauges now; `seconds_since_progress` is left to whoever watches from outside."""
         scheduler = self._scheduler

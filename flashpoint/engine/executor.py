@@ -45,6 +45,10 @@ class Executor(Protocol):
         """Runs that the disk tier held when the executor was made."""
         ...
 
+    def close(self) -> None:
+        """Finish what is in flight and give everything back; called once, by the engine's thread at its end."""
+        ...
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute every chunk of `plan`; state of a slot starts afresh when a chunk has `start == 0`.
 

@@ -254,6 +254,10 @@ class EngineService:
         except BaseException as error:
             log.exception("the engine's thread died")
             failure = f"its thread died of {type(error).__name__}: {error}"
+        try:
+            self._core.close()
+        except Exception:
+            log.exception("the executor did not close")
         with suppress(RuntimeError):  # the loop may be closed already
             loop.call_soon_threadsafe(self._on_exit, failure)
 

@@ -111,6 +111,7 @@ class FakeExecutor:
         self.on_step = on_step
         self.poison: set[str] = set()
         self.plans = 0
+        self.closed = False
         self._cache = np.full((self._capacity.blocks, self._capacity.block_tokens), EMPTY, dtype=np.int32)
         self._memory = Memory(disk)
         self._transfer_steps = transfer_steps
@@ -129,6 +130,9 @@ class FakeExecutor:
     @property
     def stored(self) -> tuple[Run, ...]:
         return tuple(run for run, _ in self.disk.values())
+
+    def close(self) -> None:
+        self.closed = True
 
     def execute(self, plan: StepPlan) -> StepResult:
         if self.on_step is not None:

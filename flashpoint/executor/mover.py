@@ -1,0 +1,116 @@
+"""Carries out transfers between cache tiers beside the step loop, on threads of its own.
+
+One thread copies between device and host memory, another reads and writes disk, each in the order given. The
+two need no order between them: a block is in one transfer at a time (`cache/transfer.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashpoint.cache.disk_store import DamagedRun, DiskStore
+from flashpoint.cache.transfer import Fetch, Landed, Load, Remove, Save, Store, Transfer
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 0.1
+
+
+class Mover:
+    """The host pool and, if there is one, the disk store, with their threads.
+
+    device: uint8 views [blocks, bytes] of the device pools; the bytes of a block over all views make one row
+        of the host pool.
+    host_blocks: rows of the host pool.
+    """
+
+    def __init__(self, device: Sequence[Tensor], host_blocks: int, disk: DiskStore | None) -> None:
+        self._device = device
+        self._disk = disk
+        # Not zeroed: the system gives the memory when it is first used.
+        self._host = torch.empty(host_blocks, sum(view.shape[1] for view in device), dtype=torch.uint8)
+        self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
+        self._copies: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
+        self._disk_work: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, args=(line,), name=name, daemon=True)
+            for line, name in ((self._copies, "cache-copies"), (self._disk_work, "cache-disk"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, transfers: Iterable[Transfer]) -> None:
+        """Begin transfers, in order."""
+        for transfer in transfers:
+            (self._copies if isinstance(transfer, Save | Load) else self._disk_work).put(transfer)
+
+    def landed(self, wait: bool = False) -> tuple[Landed, ...]:
+        """Transfers that are over since the last call; `wait`: for one, at most `WAIT_SECONDS`."""
+        landed = []
+        try:
+            if wait:
+                landed.append(self._landed.get(timeout=WAIT_SECONDS))
+            while True:
+                landed.append(self._landed.get_nowait())
+        except queue.Empty:
+            return tuple(landed)
+
+    def close(self) -> None:
+        """End the threads once what was started is done, and let go of the disk."""
+        for line in (self._copies, self._disk_work):
+            line.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._disk is not None:
+            self._disk.close()
+
+    def _work(self, line: queue.SimpleQueue[Transfer | None]) -> None:
+        while (transfer := line.get()) is not None:
+            error = None
+            try:
+                with torch.inference_mode():
+                    self._carry_out(transfer)
+            except (DamagedRun, OSError) as expected:
+                error = str(expected)
+            except Exception as unexpected:
+                log.exception("a transfer between cache tiers failed")
+                error = f"{type(unexpected).__name__}: {unexpected}"
+            self._landed.put(Landed(transfer.transfer_id, error))
+
+    def _carry_out(self, transfer: Transfer) -> None:
+        match transfer:
+            case Save(device=device, host=host):
+                self._copy(device, host, to_host=True)
+            case Load(host=host, device=device):
+                self._copy(device, host, to_host=False)
+            case Store(host=host, run=run):
+                self._disk_store().write(run, self._host.numpy()[host])
+            case Fetch(key=key, first=first, host=host):
+                rows = self._host.numpy()
+                self._disk_store().read(key, first, [rows[block] for block in host])
+            case Remove(key=key):
+                self._disk_store().remove(key)
+
+    def _copy(self, device: np.ndarray, host: np.ndarray, to_host: bool) -> None:
+        device_rows = torch.from_numpy(device.astype(np.int64))
+        host_rows = torch.from_numpy(host.astype(np.int64))
+        start = 0
+        for view in self._device:
+            part = self._host[:, start : start + view.shape[1]]
+            start += view.shape[1]
+            if to_host:
+                part[host_rows] = view[device_rows.to(view.device)].to("cpu")
+            else:
+                view[device_rows.to(view.device)] = part[host_rows].to(view.device)
+
+    def _disk_store(self) -> DiskStore:
+        if self._disk is None:
+            raise RuntimeError("a transfer to disk, and no disk tier")
+        return self._disk
