@@ -207,6 +207,19 @@ def _short(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
     yield _run_end(loaded, case, "logits", torch.stack(last), case.tensors["logits"])
 
 
+def _replay(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
+    """The decoder on the last R rows alone: after an encoder pass over all rows at once, and in two chunks."""
+    ids = _ids(case.tensors["input_ids"])
+    for name in (n for n in case.tensors if n.endswith(".logits")):
+        rows = int(name.removeprefix("R").removesuffix(".logits"))
+        for label, first in (("whole", 0), ("chunked", (len(ids) - rows) // 2)):
+            runner = Runner(loaded, [ids])
+            if first:
+                runner.step({0: first}, decoder_rows=0)
+            logits = runner.step({0: len(ids) - first}, decoder_rows=rows)
+            yield _run_end(loaded, case, f"R{rows}.{label}.logits", logits, case.tensors[name])
+
+
 def _batch(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
     prompts = [
         _ids(row)[:length]
@@ -258,6 +271,7 @@ _RUNS: dict[str, Callable[[LoadedModel, Case], Iterator[Finding]]] = {
     "decode": _decode,
     "chunked": _chunked,
     "short": _short,
+    "replay": _replay,
     "batch": _batch,
     "greedy": _greedy,
     "engram": _engram,

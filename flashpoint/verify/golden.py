@@ -18,7 +18,6 @@ NUMERICS = {
     "qdq": Numerics("quantized", "float32"),
     "bf16": Numerics("quantized", "bfloat16"),
 }
-NOT_BUILT = {"replay": "bounded replay is not built yet"}
 
 
 @dataclass(frozen=True, slots=True)

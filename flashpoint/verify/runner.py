@@ -54,8 +54,14 @@ class Runner:
         # Slot 0 stays unused, so that a forgotten slot index shows as NaN.
         self._caches = self._model.allocate_caches(blocks * count, BLOCK_TOKENS, count + 1)
 
-    def step(self, lengths: dict[int, int], tap: Recorder | None = None) -> Tensor:
-        """Compute `lengths[s]` further rows of each sequence s: logits of all rows [T, vocab]."""
+    def step(
+        self, lengths: dict[int, int], tap: Recorder | None = None, decoder_rows: int | None = None
+    ) -> Tensor:
+        """Compute `lengths[s]` further rows of each sequence s: logits of all rows [T, vocab].
+
+        With `decoder_rows` only so many last rows of each run the layers behind the last KV source, blind to
+        what lies before them there; logits are theirs alone.
+        """
         chunks = []
         for sequence, length in lengths.items():
             start = self.computed[sequence]
@@ -69,11 +75,13 @@ class Runner:
                     blocks=self._tables[sequence][: -(-end // BLOCK_TOKENS)],
                     prompt_tokens=end,
                     sampling=None,
+                    decoder_rows=decoder_rows,
+                    decoder_start=0 if decoder_rows is None else end - decoder_rows,
                 )
             )
             self.computed[sequence] = end
         batch = self._model.build_batch(chunks, BLOCK_TOKENS)
-        rows = torch.arange(batch.row_offsets[-1])
+        rows = torch.arange(batch.row_offsets[-1]) if batch.decoder is None else batch.decoder.rows
         return self._model.forward(batch, self._caches, rows, tap or Recorder())
 
     def chunked(self, sizes: Sequence[int], tap: Recorder | None = None) -> list[Tensor]:

@@ -40,11 +40,37 @@ def test_golden_folders_pass(name):
 
 
 def test_parts_that_are_not_built_are_named():
-    report = verify_folder(golden_checkpoints()["tiny-q"], case="replay_exact")
-    assert not report.findings
-    assert list(report.not_covered) == ["replay_exact"]
     images = verify_folder(golden_checkpoints()["tiny-v"]).not_covered
     assert any("images" in name for name in images)
+
+
+def source_with_the_decoders_floor(decoder):
+    hidden = decoder.batch.window_index < 0
+    return dataclasses.replace(decoder, source_window=decoder.source_window.masked_fill(hidden, -1))
+
+
+def decoder_at_relative_positions(decoder):
+    moved = decoder.batch.positions - decoder.batch.positions[0]
+    return dataclasses.replace(decoder, batch=dataclasses.replace(decoder.batch, positions=moved))
+
+
+@pytest.mark.parametrize("broken", [source_with_the_decoders_floor, decoder_at_relative_positions])
+def test_replay_is_compared_and_a_broken_view_of_the_decoder_rows_is_noticed(monkeypatch, broken):
+    report = verify_folder(golden_checkpoints()["tiny-q"], case="replay_exact")
+    assert report.ok and not report.not_covered
+    assert {f.tensor for f in report.findings} == {
+        f"R{rows}.{how}.logits" for rows in (16, 32) for how in ("whole", "chunked")
+    }
+    build = model.build_batch
+
+    def build_broken(*args):
+        batch = build(*args)
+        trimmed = batch.decoder is not None and batch.decoder.batch is not None
+        return dataclasses.replace(batch, decoder=broken(batch.decoder)) if trimmed else batch
+
+    monkeypatch.setattr(model, "build_batch", build_broken)
+    failing = verify_folder(golden_checkpoints()["tiny-q"], case="replay_exact")
+    assert len(failing.failures) == len(failing.findings) == 4
 
 
 def test_modes_and_cases_are_chosen():

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from flashpoint.engine.plan import Chunk
-from flashpoint.models.deepseek_v41.attention import AttentionContext, StepState, attention
+from flashpoint.models.deepseek_v41.attention import (
+    AttentionContext,
+    AttentionRows,
+    StepState,
+    attend,
+    write_keys,
+)
 from flashpoint.models.deepseek_v41.batch import RaggedBatch, build_batch
 from flashpoint.models.deepseek_v41.caches import Caches, allocate_caches
 from flashpoint.models.deepseek_v41.config import TextConfig
@@ -51,9 +57,15 @@ class DeepseekV41:
 
     @torch.inference_mode()
     def forward(self, batch: RaggedBatch, caches: Caches, logit_rows: Tensor, tap: Tap = no_tap) -> Tensor:
-        """Logits fp32 [len(logit_rows), vocab] of the named rows; every layer runs on every row ("full"
-        semantics, spec 2.1) and writes its caches."""
-        c = self.config
+        """Logits fp32 [len(logit_rows), vocab] of the named rows of the step.
+
+        Every layer runs on every row and writes its caches ("full" semantics, spec 2.1), save that the layers
+        behind the last KV source run on the batch's decoder rows alone where it names some (spec 2.3).
+        Raises ValueError, before anything is written, for a logit row that is none of them.
+        """
+        c, decoder = self.config, batch.decoder
+        if decoder is not None:
+            logit_rows = decoder.places(logit_rows)
         embedded = tap("embed", self.weights.embed[batch.token_ids])
         stream = embedded.unsqueeze(1).repeat(1, COPIES, 1)
         pre = torch.zeros(len(embedded), COPIES, dtype=torch.float32, device=self.device)
@@ -62,31 +74,38 @@ class DeepseekV41:
         engram_rows = tap("engram_hash_ids", self._engram_rows.of_batch(batch))
         for index, layer in enumerate(self.weights.layers):
             if layer.engram is not None:
-                rows = engram_rows[:, c.engram_layer_ids.index(index)]
-                stream = tap(f"layers.{index}.engram_out", engram(self._context, layer.engram, stream, rows))
-            stream, pre = self._layer(index, layer, stream, pre, batch, caches, state, tap)
+                memory = engram_rows[:, c.engram_layer_ids.index(index)]
+                stream = tap(f"layers.{index}.engram_out", engram(self._context, layer.engram, stream, memory))
+            x = tap(f"layers.{index}.attn_in", self._sublayer_input(stream, pre, layer.attn_norm))
+            rows = write_keys(self._context, index, layer.attention, x, batch, caches, state, tap)
+            if decoder is not None and index == c.kv_source_layer_ids[-1]:
+                # All rows have left what later tokens need; the rest is for the decoder rows (spec 2.2).
+                if decoder.batch is None:
+                    return torch.empty(0, c.vocab_size, device=self.device)
+                batch, stream, rows = decoder.batch, stream[decoder.rows], rows.only(decoder)
+                state = StepState.of(self._context, batch)
+            stream, pre = self._finish_layer(index, layer, stream, rows, batch, caches, state, tap)
         return self._logits(stream[logit_rows], pre[logit_rows], tap)
 
-    def _layer(
+    def _finish_layer(
         self,
         index: int,
         layer: Layer,
         stream: Tensor,
-        pre: Tensor,
+        rows: AttentionRows,
         batch: RaggedBatch,
         caches: Caches,
         state: StepState,
         tap: Tap,
     ) -> tuple[Tensor, Tensor]:
-        """(stream, pre) after a layer. `pre` is one sublayer late: each collapse uses what the mixer before
-        computed (spec 5.3)."""
+        """(stream, pre) after a layer whose keys are written. `pre` is one sublayer late: each collapse uses
+        what the mixer before computed (spec 5.3)."""
         name = f"layers.{index}"
-        next_pre, post, comb = self._mix(layer.hc_attn, stream)
-        x = tap(f"{name}.attn_in", self._sublayer_input(stream, pre, layer.attn_norm))
-        out = attention(self._context, index, layer.attention, x, batch, caches, state, tap)
+        pre, post, comb = self._mix(layer.hc_attn, stream)
+        out = attend(self._context, index, layer.attention, rows, batch, caches, state, tap)
         stream = self._ops.expand(stream, tap(f"{name}.attn_out", out), post, comb)
 
-        pre, (next_pre, post, comb) = next_pre, self._mix(layer.hc_ffn, stream)
+        next_pre, post, comb = self._mix(layer.hc_ffn, stream)
         x = tap(f"{name}.ffn_in", self._sublayer_input(stream, pre, layer.ffn_norm))
         out = moe(self._context, index, layer.moe, x, tap)
         stream = self._ops.expand(stream, tap(f"{name}.ffn_out", out), post, comb)
