@@ -1,8 +1,8 @@
 """Command-line options generated from configuration dataclasses.
 
 A field is declared once, with its default and its help, and appears on every command that takes its
-dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`, and integers whose
-metadata says `size` as `8GiB`.
+dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`, and integers
+whose metadata says `size` as `8GiB`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
 
 def parse_size(field: str, text: str) -> int:
-    """Bytes of `8GiB`, `900MB`, `1.5G` (binary without a B or with i, else decimal) or a plain number of bytes.
+    """Bytes of `8GiB`, `900MB`, `1.5G` or a plain number; a unit with a B and no i is decimal, else binary.
 
     Raises InvalidValue naming `field`.
     """

@@ -25,7 +25,7 @@ def test_sizes_people_write(text, size):
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "8 GiBs", "nan", "1.GiB", "٣"])
 def test_nonsense_names_the_field(text):
-    with pytest.raises(InvalidValue, match="^limit: got"):
+    with pytest.raises(InvalidValue, match=r"^limit: got"):
         parse_size("limit", text)
 
 

@@ -46,7 +46,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what is in flight and give everything back; called once, by the engine's thread at its end."""
+        """Finish what is in flight and give everything back; called once, as the engine's thread ends."""
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -12,10 +12,10 @@ SAMPLES, SAMPLE_BYTES = 64, 4096
 
 
 def format_key(loaded: LoadedModel, semantics: str) -> bytes:
-    """A digest that differs when cached bytes of one run are useless to another: other weights, another cache
-    format, numerics or semantics.
+    """A digest that differs when cached bytes of one run are useless to another: other weights, another
+    cache format, numerics or semantics.
 
-    Weights are told apart by the headers, sizes and a sample of every safetensors file: reading all of a large
+    Weights are told apart by the sizes and samples of every safetensors file: reading all of a large
     checkpoint to name it would take minutes.
     """
     digest = blake2b(digest_size=16)

@@ -18,6 +18,8 @@ from flashpoint.executor.mover import Mover
 from flashpoint.executor.sampler import sample
 from flashpoint.models.load import LoadedModel
 
+NO_TIERS = TierConfig()
+
 
 class TorchExecutor:
     """An `engine.executor.Executor` over a loaded model.
@@ -26,7 +28,7 @@ class TorchExecutor:
     configuration does not fit the model's cache spec.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig, tiers: TierConfig = TierConfig()) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, tiers: TierConfig = NO_TIERS) -> None:
         self._model = loaded.model
         self._block_tokens = config.block_tokens
         image = loaded.config.image_token_id

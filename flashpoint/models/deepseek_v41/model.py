@@ -75,7 +75,9 @@ class DeepseekV41:
         for index, layer in enumerate(self.weights.layers):
             if layer.engram is not None:
                 memory = engram_rows[:, c.engram_layer_ids.index(index)]
-                stream = tap(f"layers.{index}.engram_out", engram(self._context, layer.engram, stream, memory))
+                stream = tap(
+                    f"layers.{index}.engram_out", engram(self._context, layer.engram, stream, memory)
+                )
             x = tap(f"layers.{index}.attn_in", self._sublayer_input(stream, pre, layer.attn_norm))
             rows = write_keys(self._context, index, layer.attention, x, batch, caches, state, tap)
             if decoder is not None and index == c.kv_source_layer_ids[-1]:
