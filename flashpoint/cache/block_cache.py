@@ -11,6 +11,7 @@ INV-1: every block is free, in one lease's own part, in the tree, or leaving wit
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from flashpoint.cache.block_pool import BlockPool
 from flashpoint.cache.eviction import EvictionPolicy, LeastRecentlyUsed
@@ -108,7 +109,7 @@ class BlockCache:
         if path is None:
             return None
         known = sum(self._tree.size(segment) for segment in path if segment.tier is Tier.DEVICE)
-        if blocks - known > self.free_blocks or not self._make_room(blocks - known):
+        if blocks - known > self.free_blocks or not self._make_room(blocks - known, patient=True):
             return None
         slower = [segment for segment in path if segment.tier is Tier.HOST]
         if slower:
@@ -127,7 +128,7 @@ class BlockCache:
         """Make the table `blocks` long; False, and no change, when that many are not free now."""
         missing = blocks - len(lease.table)
         if missing > 0:
-            if not self._make_room(missing):
+            if not self._make_room(missing, patient=False):
                 return False
             lease.table.extend(self._pool.allocate(missing))
         return True
@@ -175,17 +176,16 @@ class BlockCache:
         if not self._tiers.disk_used or not self._keep:
             return
         path = self._tree.match(namespace, content)
-        on_disk = [segment for segment in path if segment.tier is Tier.DISK]
-        if on_disk and not any(segment.moving for segment in path):
+        if path and not any(segment.moving for segment in path):
             self._tree.lock(path[-1])  # or making room could take what it makes room for
-            self._tiers.fetch(on_disk)
+            self._fetch(path)
             self._tree.unlock(path[-1])
 
     def take_transfers(self) -> tuple[Transfer, ...]:
         """Transfers to start with the next step, in order. Starts to empty some blocks ahead of need."""
         about = self._pool.free_count + self._tiers.leaving
         if about < self._spare // 2:  # in one go: every save cuts a segment
-            self._evict(self._spare - about)
+            self._evict(self._spare - about, patient=True)
         self._tiers.keep_host_room(self._host_spare)
         return self._tiers.take_orders()
 
@@ -197,13 +197,11 @@ class BlockCache:
         self._tiers.land(landed)
 
     def _fetch(self, path: list[Segment]) -> list[Segment] | None:
-        """The path as far as memory can have it; None when parts are being read from disk."""
+        """The path as far as it is in memory; None when more of it is on its way there."""
         on_disk = [segment for segment in path if segment.tier is Tier.DISK]
-        if not on_disk:
-            return path
-        if self._tiers.fetch(on_disk):
-            return None
-        return path[: path.index(on_disk[0])]
+        # In order, as far as there is room: what comes after may follow when this has gone to the device.
+        started = [*takewhile(self._tiers.fetch, on_disk)]
+        return None if started else path[: len(path) - len(on_disk)]
 
     def _lease(self, namespace: bytes, path: list[Segment], blocks: int) -> Lease:
         hits = [0, 0, 0]
@@ -250,19 +248,22 @@ class BlockCache:
 
     # Room
 
-    def _make_room(self, count: int) -> bool:
-        """True when `count` blocks are free now; else what can go is on its way."""
-        self._evict(count - self._pool.free_count - self._tiers.leaving)
+    def _make_room(self, count: int, patient: bool) -> bool:
+        """True when `count` blocks are free now; else what can go is on its way.
+
+        `patient`: wait for a slow disk rather than forget blocks that have nowhere to go yet. Who decodes
+        does not wait for a disk.
+        """
+        self._evict(count - self._pool.free_count - self._tiers.leaving, patient)
         return self._pool.free_count >= count
 
-    def _evict(self, count: int) -> None:
+    def _evict(self, count: int, patient: bool) -> None:
         """Take `count` blocks out of the device tier, ends of the least used chains first."""
         target = self._pool.free_count + self._tiers.leaving + count
         while (missing := target - self._pool.free_count - self._tiers.leaving) > 0:
             segment = self._tree.queues[Tier.DEVICE].take()
-            if segment is None:
+            if segment is None or not self._tiers.demote(segment, missing, patient):
                 return
-            self._tiers.demote(segment, missing)
 
 
 def _joined(parts: list[Int32s]) -> Int32s:

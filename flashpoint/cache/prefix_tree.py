@@ -219,7 +219,7 @@ class PrefixTree:
             grandchild.parent = segment
         segment.last_used = max(segment.last_used, child.last_used)
         child.parent = None
-        self._offer(segment)
+        self.offer(segment)
 
     # Using
 
@@ -240,7 +240,7 @@ class PrefixTree:
             link.locks -= 1
             if link.idle:
                 self.evictable[link.tier] += self.size(link)
-                self._offer(link)
+                self.offer(link)
 
     def relock(self, held: Segment, further: Segment) -> None:
         """Turn a lock of `held` into one of `further`, which is below it."""
@@ -272,7 +272,7 @@ class PrefixTree:
         segment.moving = False
         if segment.idle:
             self.evictable[segment.tier] += self.size(segment)
-            self._offer(segment)
+            self.offer(segment)
 
     def place(self, segment: Segment, tier: Tier, blocks: Content) -> None:
         """Say that a segment, locked or in transit, is in `blocks` of `tier` now."""
@@ -280,7 +280,7 @@ class PrefixTree:
         parent.children_at[segment.tier] -= 1
         parent.children_at[tier] += 1
         segment.tier, segment.blocks = tier, Int32Buffer(blocks)
-        self._offer(parent)
+        self.offer(parent)
 
     # Shrinking
 
@@ -292,7 +292,7 @@ class PrefixTree:
         segment.blocks.truncate(keep)
         segment.key = None
         self.evictable[segment.tier] -= count
-        self._offer(segment)
+        self.offer(segment)
         return cut
 
     def drop(self, segment: Segment) -> None:
@@ -305,7 +305,7 @@ class PrefixTree:
         del parent.children[self._first(segment.content.values)]
         parent.children_at[segment.tier] -= 1
         segment.parent = None
-        self._offer(parent)
+        self.offer(parent)
 
     def key_of(self, segment: Segment) -> bytes:
         """Chained hash after the segment's last block."""
@@ -325,10 +325,11 @@ class PrefixTree:
         parent.children_at[segment.tier] += 1
         segment.last_used = self._tick
         self.evictable[segment.tier] += self.size(segment)
-        self._offer(segment)
+        self.offer(segment)
         return segment
 
-    def _offer(self, segment: Segment) -> None:
+    def offer(self, segment: Segment) -> None:
+        """Put an idle segment up for eviction if it is an end."""
         if _is_end(segment, segment.tier):
             self.queues[segment.tier].offer(segment)
 

@@ -23,11 +23,15 @@ RUN_BLOCKS = 512
 
 @dataclass(frozen=True, slots=True)
 class _Moving:
-    """A transfer in flight. leaves: ids to give back to the pool of the tier it came from."""
+    """A transfer in flight. leaves: ids to give back to the pool of the tier it came from.
+
+    copies: the segment stays where it is, locked until then; what lands is a copy of its first state.
+    """
 
     transfer: Transfer
     segment: Segment | None
     leaves: BlockIds
+    copies: bool = False
 
 
 class TierPools:
@@ -79,24 +83,29 @@ class TierPools:
 
     # Slower
 
-    def demote(self, segment: Segment, count: int) -> None:
+    def demote(self, segment: Segment, count: int, patient: bool) -> bool:
         """Take up to `count` blocks (at least 1) off the end of a device segment: to host, or to where disk
-        has them already, or, without room there, out of the cache. Those saved are free once that landed."""
+        has them already, or, without room there, out of the cache. Those saved are free once that landed.
+
+        `patient`: rather than forget blocks, do nothing and return False while host blocks are on their way
+        to disk.
+        """
         if segment.stored is not None and not segment.children_at[Tier.HOST]:
             self._leave_to_disk(self._tail(segment, count))
-            return
+            return True
         self._make_host_room(count)
         if self._host.free_count:
             self._save(self._tail(segment, min(count, self._host.free_count)))
+        elif patient and self._storing():
+            self._tree.offer(segment)
+            return False
         else:
             self.cut(segment, count)
+        return True
 
     def keep_host_room(self, count: int) -> None:
         """Start to empty host blocks until `count` are free or about to be."""
-        about = sum(
-            len(moving.leaves) for moving in self._in_flight.values() if isinstance(moving.transfer, Store)
-        )
-        self._make_host_room(count - about)
+        self._make_host_room(count - self._storing())
 
     def forget(self, segment: Segment) -> None:
         """Drop an idle segment and all that continues it, wherever it is, and free its blocks."""
@@ -113,6 +122,12 @@ class TierPools:
             self.forget(self._tail(segment, count))
         else:
             self._pool_of(segment.tier).free(self._tree.trim(segment, count))
+
+    def _storing(self) -> int:
+        """Host blocks that are free once what is being stored now has landed."""
+        return sum(
+            len(moving.leaves) for moving in self._in_flight.values() if isinstance(moving.transfer, Store)
+        )
 
     def _save(self, part: Segment) -> None:
         device, host = part.blocks.values, self._host.allocate(self._tree.size(part))
@@ -141,8 +156,7 @@ class TierPools:
         if not self._make_disk_room(count):
             self.forget(part)
             return 0
-        key, parent = self._tree.key_of(part), self._parent_key(part)
-        host = part.blocks.values
+        key, host = self._tree.key_of(part), part.blocks.values
         if key in self._run_blocks:  # the same blocks, computed again, are in a run that other blocks keep
             self.forget(part)
             return 0
@@ -151,9 +165,64 @@ class TierPools:
         part.stored = self._refer(key, count, 0)
         self._tree.depart(part, Tier.DISK, NOTHING)
         part.origin = Tier.DISK
-        run = Run(key, parent, self._tree.namespace_of(part), part.content.values.copy())
-        self._order(Store(self._next_id, host, run), part, host)
+        self._order(Store(self._next_id, host, self._run(part)), part, host)
+        for ancestor in reversed([*self._tree.ancestry(part)][1:]):
+            self._back_up(ancestor)
         return count
+
+    def _run(self, segment: Segment) -> Run:
+        key, parent = self._tree.key_of(segment), self._parent_key(segment)
+        return Run(key, parent, self._tree.namespace_of(segment), segment.content.values.copy())
+
+    # What is on disk is worth nothing after a restart unless its prefix is there as well
+
+    def _back_up(self, segment: Segment) -> None:
+        """Start to write a copy of a segment to disk, while it stays where it is; where there is no room for
+        that now, later."""
+        size = self._tree.size(segment)
+        if segment.stored is not None or segment.moving or self._backing_up(segment):
+            return
+        if segment.tier is Tier.HOST:
+            self._tree.lock(segment)
+            self._store_copy(segment, segment.blocks.values, NOTHING)
+        elif size <= self._host.free_count:
+            self._tree.lock(segment)
+            device, staged = segment.blocks.values, self._host.allocate(size)
+            self._order(Save(self._next_id, device, staged), segment, NOTHING, copies=True)
+
+    def _store_copy(self, segment: Segment, host: BlockIds, staged: BlockIds) -> None:
+        """Write the locked segment's copy in `host` to disk; `staged` are host blocks to free afterwards."""
+        key, size = self._tree.key_of(segment), self._tree.size(segment)
+        if key in self._run_blocks or not self._make_disk_room(size):
+            self._host.free(staged)
+            self._tree.unlock(segment)
+            return
+        self._run_blocks[key] = size
+        self._disk_used += size
+        self._order(Store(self._next_id, host, self._run(segment)), segment, staged, copies=True)
+
+    def _land_copy(self, moving: _Moving, segment: Segment, failed: bool) -> None:
+        transfer = moving.transfer
+        if isinstance(transfer, Save):
+            # If it was cut meanwhile, the copy is of no segment any more.
+            if failed or self._tree.size(segment) != len(transfer.host):
+                self._host.free(transfer.host)
+                self._tree.unlock(segment)
+            else:
+                self._store_copy(segment, transfer.host, transfer.host)
+            return
+        self._host.free(moving.leaves)
+        if isinstance(transfer, Store):
+            size, key = len(transfer.host), transfer.run.key
+            self._run_live[key] = 0
+            if failed or self._tree.size(segment) != size or segment.stored is not None:
+                self._discard_stored(StoredPart(key, 0), 0)
+            else:
+                segment.stored = self._refer(key, size, 0)
+        self._tree.unlock(segment)
+
+    def _backing_up(self, segment: Segment) -> bool:
+        return any(m.copies and m.segment is segment for m in self._in_flight.values())
 
     def _make_disk_room(self, count: int) -> bool:
         while self._disk_used + count > self._disk_blocks:
@@ -165,20 +234,17 @@ class TierPools:
 
     # Faster
 
-    def fetch(self, segments: Iterable[Segment]) -> bool:
-        """Start to read disk segments into host memory; False, and nothing, when there is no room for all."""
-        segments = list(segments)
-        needed = sum(self._tree.size(segment) for segment in segments)
-        self._make_host_room(needed)
-        if self._host.free_count < needed:
+    def fetch(self, segment: Segment) -> bool:
+        """Start to read a disk segment into host memory; False, and nothing, when there is no room for it."""
+        count, stored = self._tree.size(segment), segment.stored
+        if stored is None:
+            raise ValueError("a segment on disk without a run")
+        self._make_host_room(count)
+        if self._host.free_count < count:
             return False
-        for segment in segments:
-            stored = segment.stored
-            if stored is None:
-                raise ValueError("a segment on disk without a run")
-            host = self._host.allocate(self._tree.size(segment))
-            self._tree.depart(segment, Tier.HOST, host)
-            self._order(Fetch(self._next_id, stored.key, stored.first, host), segment, NOTHING)
+        host = self._host.allocate(count)
+        self._tree.depart(segment, Tier.HOST, host)
+        self._order(Fetch(self._next_id, stored.key, stored.first, host), segment, NOTHING)
         return True
 
     def load(self, segment: Segment, device: BlockIds) -> None:
@@ -205,6 +271,9 @@ class TierPools:
                 self.failures += 1
                 log.warning("%s failed: %s", _describe(moving.transfer), item.error)
             if isinstance(moving.transfer, Remove) or moving.segment is None:
+                continue
+            if moving.copies:
+                self._land_copy(moving, moving.segment, failed=item.error is not None)
                 continue
             self._give_back(moving)
             self._settle_landed(moving.segment, failed=item.error is not None)
@@ -302,9 +371,11 @@ class TierPools:
     def _pool_of(self, tier: Tier) -> BlockPool:
         return self._device if tier is Tier.DEVICE else self._host
 
-    def _order(self, transfer: Transfer, segment: Segment | None, leaves: BlockIds) -> None:
+    def _order(
+        self, transfer: Transfer, segment: Segment | None, leaves: BlockIds, copies: bool = False
+    ) -> None:
         self._ordered.append(transfer)
-        self._in_flight[self._next_id] = _Moving(transfer, segment, leaves)
+        self._in_flight[self._next_id] = _Moving(transfer, segment, leaves, copies)
         self._next_id += 1
 
     def _parent_key(self, segment: Segment) -> bytes:

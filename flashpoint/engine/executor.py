@@ -50,9 +50,10 @@ class Executor(Protocol):
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Compute every chunk of `plan`; state of a slot starts afresh when a chunk has `start == 0`.
+        """Start the transfers of `plan`, whatever becomes of the rest, then compute every chunk.
 
-        A chunk whose numbers are not finite yields `Sampled.error` and harms no other chunk. An exception
-        means that the whole step failed and nothing of it may be used.
+        State of a slot starts afresh when a chunk has `start == window_start`. A chunk whose numbers are not
+        finite yields `Sampled.error` and harms no other chunk. An exception means that the whole step failed
+        and nothing of it may be used.
         """
         ...

@@ -16,6 +16,7 @@ from flashpoint.errors import InvalidValue
 from flashpoint.executor.cache_format import format_key
 from flashpoint.executor.mover import Mover
 from flashpoint.executor.sampler import sample
+from flashpoint.models.deepseek_v41.replay import require_replay
 from flashpoint.models.load import LoadedModel
 
 NO_TIERS = TierConfig()
@@ -29,6 +30,8 @@ class TorchExecutor:
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig, tiers: TierConfig = NO_TIERS) -> None:
+        if config.semantics == "replay":
+            require_replay(loaded.config.text)
         self._model = loaded.model
         self._block_tokens = config.block_tokens
         image = loaded.config.image_token_id

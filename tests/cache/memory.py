@@ -65,6 +65,8 @@ def check(cache: BlockCache, leases, memory: Memory | None = None) -> None:
     held: list[int] = []
     locks: dict[int, int] = {}
     ends = [lease.end for lease in leases] + ([cache._pin] if cache._pin is not None else [])
+    copied = [moving for moving in tiers._in_flight.values() if moving.copies]
+    ends += [moving.segment for moving in copied]
     for end in ends:
         for link in tree.ancestry(end):
             locks[id(link)] = locks.get(id(link), 0) + 1
@@ -113,6 +115,7 @@ def check(cache: BlockCache, leases, memory: Memory | None = None) -> None:
     assert len(held) + tiers.leaving + cache._pool.free_count + _unsettled(tiers, Load) == cache._pool.total
     assert len(set(host)) == len(host)
     host_leaving = sum(len(m.leaves) for m in tiers._in_flight.values() if not isinstance(m.transfer, Save))
+    host_leaving += sum(len(m.transfer.host) for m in copied if isinstance(m.transfer, Save))
     assert len(host) + host_leaving + tiers.host_free + _unsettled(tiers, Save, Fetch) == tiers._host.total
 
 
@@ -121,5 +124,5 @@ def _unsettled(tiers, *kinds) -> int:
     return sum(
         len(moving.segment.blocks)
         for moving in tiers._in_flight.values()
-        if isinstance(moving.transfer, kinds) and moving.segment.parent is None
+        if isinstance(moving.transfer, kinds) and not moving.copies and moving.segment.parent is None
     )

@@ -135,13 +135,13 @@ class FakeExecutor:
         self.closed = True
 
     def execute(self, plan: StepPlan) -> StepResult:
+        self._start(plan)
         if self.on_step is not None:
             self.on_step(plan)
         self._check(plan)
         self.plans += 1
         if self._seconds:
             time.sleep(self._seconds)
-        self._start(plan)
         for chunk in plan.chunks:
             self._write(chunk)
         sampled = tuple(self._sample(chunk) for chunk in plan.chunks if chunk.sampling is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,6 +21,10 @@ from tests.cache.memory import check
 from tests.engine.fake_executor import FakeExecutor, make_capacity, reference_tokens
 
 VOCAB = 13
+
+
+def _raise(plan: StepPlan) -> None:
+    raise RuntimeError("out of luck")
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -143,7 +148,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is not None)
     @rule(poison=st.sampled_from([False, False, False, True]))
     def execute(self, poison: bool) -> None:
-        if poison:
+        if poison and self.plan.chunks:
             self.executor.poison.add(self.plan.chunks[-1].request_id)
         self.hear(self.scheduler.apply(self.executor.execute(self.plan)))
         self.plan = None
@@ -152,6 +157,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def fail(self) -> None:
         alive = {c.request_id for c in self.plan.chunks if not self.finishes[c.request_id]}
+        self.executor.on_step = _raise
+        with pytest.raises(RuntimeError):
+            self.executor.execute(self.plan)
+        self.executor.on_step = None
         events = self.scheduler.fail("out of luck")
         assert {event.request_id for event in events} == alive
         assert all(event.finish is FinishReason.ERROR and event.error == "out of luck" for event in events)

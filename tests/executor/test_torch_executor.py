@@ -45,8 +45,8 @@ def generate(core, prompts, params):
     return [tokens[str(i)] for i in range(len(prompts))], [finish[str(i)] for i in range(len(prompts))]
 
 
-ROOMY = EngineConfig(max_step_tokens=64, max_running=8, block_tokens=8, cache_tokens=2048)
-TIGHT = EngineConfig(max_step_tokens=24, max_running=8, block_tokens=8, cache_tokens=96)
+ROOMY = EngineConfig(max_step_tokens=64, max_running=8, block_tokens=8, cache_tokens=2048, semantics="full")
+TIGHT = EngineConfig(max_step_tokens=24, max_running=8, block_tokens=8, cache_tokens=96, semantics="full")
 
 
 @pytest.mark.parametrize("name", ["tiny-c", "tiny-q"])
