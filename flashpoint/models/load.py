@@ -47,4 +47,4 @@ def load_model(
     engram_hash = build_engram_hash(config, folder / "tokenizer.json")
     weights = load_weights(folder, config, numerics.dtype, torch.device(device), progress)
     model = DeepseekV41(config.text, weights, engram_hash, numerics, ops or ops_for(device))
-    return LoadedModel(folder, config, model, cache_spec(config.text, numerics.compute))
+    return LoadedModel(folder, config, model, cache_spec(config.text, numerics.entry_format))

@@ -23,6 +23,7 @@ from flashpoint.ops.moe import reference as moe_reference
 from flashpoint.ops.native.build import native_library
 from flashpoint.ops.quantization import cpu as quantization_cpu
 from flashpoint.ops.quantization import reference as quantization_reference
+from flashpoint.ops.quantization.codec import PLAIN, Codecs, native_codecs
 from flashpoint.ops.quantization.native import native_qdq
 
 
@@ -33,6 +34,7 @@ class Ops:
     fp8_qdq: Callable[[Tensor], Tensor]
     index_qdq: Callable[[Tensor], Tensor]
     entry_qdq: Callable[[Tensor], Tensor]
+    codecs: Codecs
     sparse_attention: Callable[..., Tensor]
     select_entries: Callable[..., tuple[Tensor, Tensor | None]]
     experts: Callable[..., Tensor]
@@ -45,6 +47,7 @@ REFERENCE = Ops(
     fp8_qdq=quantization_reference.fp8_qdq,
     index_qdq=quantization_reference.index_qdq,
     entry_qdq=quantization_reference.entry_qdq,
+    codecs=PLAIN,
     sparse_attention=attention_reference.sparse_attention,
     select_entries=indexer_reference.select_entries,
     experts=moe_reference.experts,
@@ -57,6 +60,7 @@ TORCH = Ops(
     fp8_qdq=quantization_cpu.fp8_qdq,
     index_qdq=quantization_cpu.index_qdq,
     entry_qdq=quantization_cpu.entry_qdq,
+    codecs=PLAIN,
     sparse_attention=attention_cpu.sparse_attention,
     select_entries=indexer_cpu.select_entries,
     experts=moe_cpu.experts,
@@ -73,5 +77,10 @@ def ops_for(device: str) -> Ops:
         return TORCH
     fp8_qdq, index_qdq, entry_qdq = native_qdq(library)
     return dataclasses.replace(
-        TORCH, mix=NativeMix(library), fp8_qdq=fp8_qdq, index_qdq=index_qdq, entry_qdq=entry_qdq
+        TORCH,
+        mix=NativeMix(library),
+        fp8_qdq=fp8_qdq,
+        index_qdq=index_qdq,
+        entry_qdq=entry_qdq,
+        codecs=native_codecs(library),
     )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.ops.native.build import native_library
-from flashpoint.ops.quantization import cpu, reference
+from flashpoint.ops.quantization import codec, cpu, reference
 from flashpoint.ops.quantization.native import native_qdq
 from tests.golden_data import units
 
@@ -89,3 +89,58 @@ def test_a_bad_number_stays_visible(fast, plain, bad):
     x[1, 5] = bad
     assert torch.equal(fast(x).isnan(), plain(x).isnan())
     assert fast(x)[1, :32].isnan().any()
+
+
+CODECS = {"window": reference.fp8_qdq, "index": reference.index_qdq, "entry": reference.entry_qdq}
+
+
+def same_bits(a, b):
+    """Equal to the bit; NaN equals NaN whatever its payload."""
+    nan = torch.isnan(a) & torch.isnan(b)
+    return torch.equal(a.view(torch.int32).masked_fill(nan, 0), b.view(torch.int32).masked_fill(nan, 0))
+
+
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize(
+    "codecs", [codec.PLAIN, codec.native_codecs(native_library())], ids=["plain", "native"]
+)
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 9),
+    groups=st.integers(1, 5),
+    exponent=st.integers(-40, 20),
+    special=st.sampled_from([None, 0.0, -0.0, 448.0, 1e30, 2.5, float("nan"), float("inf")]),
+)
+def test_packed_rows_decode_to_the_quantised_values(name, codecs, seed, rows, groups, exponent, special):
+    """Codes lose nothing: decode(encode(x)) is the quantise-dequantise, whichever codec wrote and read them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 32 * groups, generator=generator) * 2.0**exponent
+    if special is not None:
+        x[rows // 2, 3] = special
+    fast, plain = getattr(codecs, name), getattr(codec.PLAIN, name)
+    packed = fast.encode(x)
+    pool = torch.full((rows + 3, packed.shape[-1]), codec.POISON, dtype=torch.uint8)
+    pool[2 : rows + 2] = packed
+    index = torch.randint(0, rows, (4, 2), generator=generator)
+    expected = CODECS[name](x)[index]
+    for reader in (fast, plain):
+        assert same_bits(reader.decode(pool, index + 2), expected)
+    assert torch.isnan(fast.decode(pool, torch.tensor([0, rows + 2]))).all(), "what was never written shows"
+    assert fast.decode(pool, torch.empty(0, 5, dtype=torch.int64)).shape == (0, 5, x.shape[-1])
+
+
+def test_packed_rows_hold_the_golden_codes():
+    u = units()
+    for name, prefix in (("index", "fp4_ue8m0_32"), ("entry", "fp4_e4m3_16")):
+        for codecs in (codec.PLAIN, codec.native_codecs(native_library())):
+            packed = getattr(codecs, name).encode(u[f"{prefix}.x"])
+            golden = u[f"{prefix}.packed"]
+            assert torch.equal(packed[..., : golden.shape[-1]], golden)
+
+
+@pytest.mark.parametrize("index", [[-1], [3]])
+def test_the_native_decoder_reads_no_memory_that_is_not_the_pools(index):
+    native = codec.native_codecs(native_library()).entry
+    with pytest.raises(IndexError):
+        native.decode(native.encode(torch.ones(3, 32)), torch.tensor(index))

@@ -19,6 +19,7 @@ from flashpoint.ops.backends import Ops
 from flashpoint.ops.gemm.reference import grouped_linear, linear
 from flashpoint.ops.norm.reference import rms_norm
 from flashpoint.ops.rope.reference import plain_frequencies, rope_table, rotate, yarn_frequencies
+from flashpoint.ops.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,11 @@ def write_keys(
     shared_input = ops.fp8_qdq(x) if numerics.quantize and weights.wq_a.quantized else x
     kv = rms_norm(linear(shared_input, weights.wkv.weight), weights.kv_norm, c.rms_norm_eps)
     kv = rotate(kv, state.rope(c.kv_source_of[layer]))
-    if numerics.quantize:
-        kv = ops.fp8_qdq(kv)
-    kv = tap(f"layers.{layer}.window_kv", kv)
     window = caches.windows[layer]
+    stored = window.encode(kv)
+    kv = tap(f"layers.{layer}.window_kv", window.decode(stored))
     window_kv = torch.cat((window[batch.ring_rows], kv))
-    window[batch.ring_targets] = kv[batch.ring_sources]
+    window[batch.ring_targets] = stored[batch.ring_sources]
     if weights.compressor is not None and weights.indexer is not None:
         write_entries(context, layer, weights.compressor, weights.indexer, x, batch, caches, tap)
     return AttentionRows(x, shared_input, window_kv, batch.window_index)
@@ -150,6 +150,7 @@ def attend(
         state.selection = select(
             context, layer, weights.indexer, rows.x, q_latent, rope, batch, caches, state.selection, tap
         )
+    entries: Rows
     if source is None or state.selection is None:
         entries, entry_index = rows.window_kv[:0], rows.window_index[:, :0]
     else:

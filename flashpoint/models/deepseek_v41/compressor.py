@@ -34,7 +34,7 @@ def write_entries(
 
     The index key is taken from the latent before rotation: rotating first ruins recall silently.
     """
-    c, ops, quantize = context.config, context.ops, context.numerics.quantize
+    c = context.config
     rows = batch.entries[c.compress_ratios[layer]]
     if compressor.wgate is None:
         pooled = linear(x[rows.done_rows], compressor.wkv)
@@ -47,10 +47,13 @@ def write_entries(
         raise ValueError(f"layer {layer} owns compressed KV but its indexer has no key projection")
     key = rotate(rms_norm(linear(latent, indexer.wk), indexer.k_norm, c.rms_norm_eps), rope)
     entry = rotate(latent, rope)
-    if quantize:
-        key, entry = ops.index_qdq(key), ops.entry_qdq(entry)
-    caches.index_keys[layer][rows.done_pool] = tap(f"layers.{layer}.index_k", key)
-    caches.entries[layer][rows.done_pool] = tap(f"layers.{layer}.compress_kv", entry)
+    for name, pool, vectors in (
+        ("index_k", caches.index_keys[layer], key),
+        ("compress_kv", caches.entries[layer], entry),
+    ):
+        stored = pool.encode(vectors)
+        tap(f"layers.{layer}.{name}", pool.decode(stored))
+        pool[rows.done_pool] = stored
 
 
 def _pool_pairs(

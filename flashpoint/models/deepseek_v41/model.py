@@ -49,7 +49,9 @@ class DeepseekV41:
 
     def allocate_caches(self, blocks: int, block_tokens: int, slots: int) -> Caches:
         """Empty pools for `blocks` blocks of `block_tokens` tokens and `slots` sequences."""
-        return allocate_caches(self.config, blocks, block_tokens, slots, self.numerics.dtype, self.device)
+        return allocate_caches(
+            self.config, blocks, block_tokens, slots, self.numerics, self._ops.codecs, self.device
+        )
 
     def build_batch(self, chunks: Sequence[Chunk], block_tokens: int) -> RaggedBatch:
         """Index tensors of a step's chunks (at least one)."""

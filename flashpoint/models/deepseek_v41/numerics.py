@@ -38,6 +38,11 @@ class Numerics:
         return self.mode == "quantized"
 
     @property
+    def entry_format(self) -> Literal["codes", "float32", "bfloat16"]:
+        """How cached vectors are stored (`cache_spec.py`)."""
+        return "codes" if self.quantize else self.compute
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of activations and caches."""
         return COMPUTE_DTYPES[self.compute]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flashpoint.ops.rows import Rows
+
 # Floats of gathered keys per tile: 4 MiB, the fastest of 2^16 … 2^22 on the machine of docs/log.md.
 _TILE_FLOATS = 1 << 20
 
@@ -13,7 +15,7 @@ def sparse_attention(
     q: Tensor,
     window_kv: Tensor,
     window_index: Tensor,
-    entries: Tensor,
+    entries: Rows,
     entry_index: Tensor,
     sink: Tensor,
     scale: float,
@@ -34,7 +36,7 @@ def _tile(
     q: Tensor,
     window_kv: Tensor,
     window_index: Tensor,
-    entries: Tensor,
+    entries: Rows,
     entry_index: Tensor,
     sink: Tensor,
     scale: float,
@@ -45,7 +47,7 @@ def _tile(
     keys[:, :window] = window_kv.index_select(0, window_index.clamp(min=0).flatten()).view(
         rows, window, width
     )
-    keys[:, window:] = entries.index_select(0, entry_index.clamp(min=0).flatten()).view(rows, selected, width)
+    keys[:, window:] = entries[entry_index.clamp(min=0)]
     absent = torch.cat((window_index, entry_index), dim=1) < 0
     bias = torch.zeros(rows, 1, window + selected, dtype=torch.float32, device=q.device)
     if bool(absent.any()):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flashpoint.ops.rows import Rows
+
 
 def sparse_attention(
     q: Tensor,
     window_kv: Tensor,
     window_index: Tensor,
-    entries: Tensor,
+    entries: Rows,
     entry_index: Tensor,
     sink: Tensor,
     scale: float,

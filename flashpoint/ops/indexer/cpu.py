@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flashpoint.ops.indexer.reference import NEVER, candidate_blocks, mask_invisible, mask_outside
 from flashpoint.ops.indexer.reference import top_positions as stable_top_positions
+from flashpoint.ops.rows import Rows
 
 # Floats of one tile's per-head scores: 4 MiB.
 _TILE_FLOATS = 1 << 20
@@ -34,7 +35,7 @@ def top_positions(scores: Tensor, count: int) -> Tensor:
 def select_entries(
     q: Tensor,
     weights: Tensor,
-    keys: Tensor,
+    keys: Rows,
     key_rows: Tensor,
     row_offsets: list[int],
     visible: Tensor,
@@ -91,7 +92,7 @@ def _rows_of(key_rows: Tensor, rows: int, first: int, last: int) -> Tensor:
 def _among_candidates(
     q: Tensor,
     weights: Tensor,
-    keys: Tensor,
+    keys: Rows,
     key_rows: Tensor,
     visible: Tensor,
     blocks: Tensor,

@@ -7,6 +7,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from flashpoint.ops.rows import Rows
+
 NEVER = float("-inf")
 
 
@@ -65,7 +67,7 @@ def mask_outside(scores: Tensor, blocks: Tensor, block_size: int) -> Tensor:
 def select_entries(
     q: Tensor,
     weights: Tensor,
-    keys: Tensor,
+    keys: Rows,
     key_rows: Tensor,
     row_offsets: list[int],
     visible: Tensor,

@@ -2,6 +2,9 @@
 
 Each `quantize_*` returns (codes, scale); `dequantize_*` undoes it exactly in fp32; `*_qdq` is the two in a
 row, in the input's dtype. Groups run along the last dimension, whose size must be a multiple of the group.
+
+`encode_*` gives the same as packed rows, as caches hold them (spec 10.1): the codes of a row, then its scales;
+`decode_*` reads rows of fp32 back. decode(encode(x)) is `*_qdq(x)` to the bit.
 """
 
 from __future__ import annotations
@@ -109,3 +112,52 @@ def index_qdq(x: Tensor) -> Tensor:
 def entry_qdq(x: Tensor) -> Tensor:
     """Quantise as compressed KV is stored and back, in x's dtype."""
     return dequantize_fp4(*quantize_entry(x)).to(x.dtype)
+
+
+def encode_window(x: Tensor) -> Tensor:
+    """fp32 [..., K] -> uint8 [..., K + K/32]: E4M3 codes, then one UE8M0 exponent per 32."""
+    codes, scale = quantize_fp8(x)
+    return torch.cat((codes.view(torch.uint8), _exponent_bytes(scale)), dim=-1)
+
+
+def decode_window(rows: Tensor) -> Tensor:
+    """Undo `encode_window`: uint8 [..., bytes] -> fp32 [..., K]."""
+    width = rows.shape[-1] * FP8_GROUP // (FP8_GROUP + 1)
+    codes = rows[..., :width].contiguous().view(torch.float8_e4m3fn)
+    return dequantize_fp8(codes, _scale_of_exponent(rows[..., width:]))
+
+
+def encode_index(x: Tensor) -> Tensor:
+    """fp32 [..., K] -> uint8 [..., K/2 + K/32]: E2M1 codes, then one UE8M0 exponent per 32."""
+    codes, scale = quantize_index(x)
+    return torch.cat((pack_fp4(codes), _exponent_bytes(scale)), dim=-1)
+
+
+def decode_index(rows: Tensor) -> Tensor:
+    """Undo `encode_index`: uint8 [..., bytes] -> fp32 [..., K]."""
+    packed = rows.shape[-1] * INDEX_GROUP // (INDEX_GROUP + 2)
+    return dequantize_fp4(unpack_fp4(rows[..., :packed]), _scale_of_exponent(rows[..., packed:]))
+
+
+def encode_entry(x: Tensor) -> Tensor:
+    """fp32 [..., K] -> uint8 [..., K/2 + K/16]: E2M1 codes, then one E4M3 scale per 16."""
+    codes, scale = quantize_entry(x)
+    return torch.cat((pack_fp4(codes), scale.view(torch.uint8)), dim=-1)
+
+
+def decode_entry(rows: Tensor) -> Tensor:
+    """Undo `encode_entry`: uint8 [..., bytes] -> fp32 [..., K]."""
+    packed = rows.shape[-1] * ENTRY_GROUP // (ENTRY_GROUP + 2)
+    scale = rows[..., packed:].contiguous().view(torch.float8_e4m3fn)
+    return dequantize_fp4(unpack_fp4(rows[..., :packed]), scale)
+
+
+def _exponent_bytes(scale: Tensor) -> Tensor:
+    """Powers of two fp32 -> UE8M0 bytes; NaN becomes 0xFF, which stands for it."""
+    return ((scale.view(torch.int32) >> 23) & 0xFF).to(torch.uint8)
+
+
+def _scale_of_exponent(exponents: Tensor) -> Tensor:
+    """UE8M0 bytes -> fp32."""
+    scale = (exponents.to(torch.int32) << 23).view(torch.float32)
+    return scale.masked_fill(exponents == 0xFF, float("nan"))

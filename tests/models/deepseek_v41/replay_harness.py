@@ -95,7 +95,8 @@ class Pools:
         """Fill a slot's rings and tails, as if another request had left them."""
         window = self.model.config.sliding_window
         for ring in self.caches.windows:
-            ring[slot * window : (slot + 1) * window] = value
+            rows = torch.arange(slot * window, (slot + 1) * window)
+            ring[rows] = ring.encode(torch.full_like(ring[rows], value))
         for tail in self.caches.tails.values():
             tail[slot] = value
 
