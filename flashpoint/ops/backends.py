@@ -33,7 +33,6 @@ class Ops:
 
     fp8_qdq: Callable[[Tensor], Tensor]
     index_qdq: Callable[[Tensor], Tensor]
-    entry_qdq: Callable[[Tensor], Tensor]
     codecs: Codecs
     sparse_attention: Callable[..., Tensor]
     select_entries: Callable[..., tuple[Tensor, Tensor | None]]
@@ -46,7 +45,6 @@ class Ops:
 REFERENCE = Ops(
     fp8_qdq=quantization_reference.fp8_qdq,
     index_qdq=quantization_reference.index_qdq,
-    entry_qdq=quantization_reference.entry_qdq,
     codecs=PLAIN,
     sparse_attention=attention_reference.sparse_attention,
     select_entries=indexer_reference.select_entries,
@@ -59,7 +57,6 @@ REFERENCE = Ops(
 TORCH = Ops(
     fp8_qdq=quantization_cpu.fp8_qdq,
     index_qdq=quantization_cpu.index_qdq,
-    entry_qdq=quantization_cpu.entry_qdq,
     codecs=PLAIN,
     sparse_attention=attention_cpu.sparse_attention,
     select_entries=indexer_cpu.select_entries,
@@ -75,12 +72,11 @@ def ops_for(device: str) -> Ops:
     library = native_library() if device == "cpu" else None
     if library is None:
         return TORCH
-    fp8_qdq, index_qdq, entry_qdq = native_qdq(library)
+    fp8_qdq, index_qdq = native_qdq(library)
     return dataclasses.replace(
         TORCH,
         mix=NativeMix(library),
         fp8_qdq=fp8_qdq,
         index_qdq=index_qdq,
-        entry_qdq=entry_qdq,
         codecs=native_codecs(library),
     )

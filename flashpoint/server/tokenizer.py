@@ -15,6 +15,7 @@ import tokenizers
 
 from flashpoint.errors import CheckpointError
 from flashpoint.models.chat import Segment
+from flashpoint.server.encoder import encoder_for
 from flashpoint.server.text_stream import TextStream
 
 CACHED_SEGMENT_CHARACTERS = 256
@@ -32,10 +33,10 @@ class Tokenizer:
     """
 
     def __init__(self, definition: Mapping[str, Any], eos_ids: frozenset[int], cache_bytes: int = 0) -> None:
-        self._full = tokenizers.Tokenizer.from_str(json.dumps(definition))
-        self._plain = tokenizers.Tokenizer.from_str(json.dumps({**definition, "added_tokens": []}))
+        self._full = encoder_for(definition)
+        self._plain = encoder_for({**definition, "added_tokens": []})
         special = {token["id"] for token in definition["added_tokens"] if token["special"]}
-        vocabulary = self._full.get_vocab(with_added_tokens=True)
+        vocabulary = tokenizers.Tokenizer.from_str(json.dumps(definition)).get_vocab(with_added_tokens=True)
         self._token_bytes = [b""] * (max(vocabulary.values()) + 1)
         self._spelling = list(self._token_bytes)
         for token, token_id in vocabulary.items():
@@ -43,6 +44,7 @@ class Tokenizer:
             if token_id not in special:
                 self._token_bytes[token_id] = self._spelling[token_id]
         self._ids = vocabulary
+        self._special: dict[str, npt.NDArray[np.int32]] = {}
         self._cache = _SegmentCache(cache_bytes)
         self.eos_ids = eos_ids
         self.longest_token_bytes = max(map(len, self._spelling))
@@ -81,7 +83,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> npt.NDArray[np.int32]:
         """Ids of a raw prompt; special-token spellings in it become those tokens."""
-        return _encode_batch(self._full, [text])[0]
+        return self._full.encode([text])[0]
 
     def encode_segments(self, segments: Sequence[Segment]) -> npt.NDArray[np.int32]:
         """Ids of a rendered chat; a segment that is not special is plain text whatever it spells.
@@ -93,16 +95,22 @@ class Tokenizer:
         missing: list[int] = []
         for index, segment in enumerate(segments):
             if segment.special:
-                ids.append(np.array([self._ids[segment.text]], dtype=np.int32))
+                ids.append(self._special_ids(segment.text))
                 continue
             ids.append(self._cache.get(segment.text))
             if ids[index] is None:
                 missing.append(index)
-        encoded = _encode_batch(self._plain, [segments[index].text for index in missing])
+        encoded = self._plain.encode([segments[index].text for index in missing])
         for index, new in zip(missing, encoded, strict=True):
             ids[index] = new
             self._cache.put(segments[index].text, new)
         return np.concatenate([part for part in ids if part is not None] or [np.empty(0, dtype=np.int32)])
+
+    def _special_ids(self, spelling: str) -> npt.NDArray[np.int32]:
+        ids = self._special.get(spelling)
+        if ids is None:
+            ids = self._special[spelling] = np.array([self._ids[spelling]], dtype=np.int32)
+        return ids
 
 
 class _SegmentCache:
@@ -115,6 +123,8 @@ class _SegmentCache:
         self._lock = threading.Lock()
 
     def get(self, text: str) -> npt.NDArray[np.int32] | None:
+        if len(text) < CACHED_SEGMENT_CHARACTERS:
+            return None  # quicker to encode than to look up
         with self._lock:
             ids = self._entries.get(text)
             if ids is not None:
@@ -140,17 +150,17 @@ def _entry_bytes(text: str, ids: npt.NDArray[np.int32]) -> int:
     return 4 * len(text) + ids.nbytes
 
 
-def _encode_batch(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[npt.NDArray[np.int32]]:
-    # encode_batch_fast releases the interpreter lock while it works; encode does not.
-    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-    return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
-
-
 def _eos_ids(folder: Path, definition: Mapping[str, Any]) -> frozenset[int]:
     for name in ("generation_config.json", "config.json"):
         eos = _read_json(folder / name).get("eos_token_id")
-        if eos is not None:
-            return frozenset(eos if isinstance(eos, list) else [eos])
+        if eos is None:
+            continue
+        ids = eos if isinstance(eos, list) else [eos]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise CheckpointError(
+                folder, [f"{name}: eos_token_id is {eos!r}; expected an id or a list of ids"]
+            )
+        return frozenset(ids)
     eos_token = _read_json(folder / "tokenizer_config.json").get("eos_token")
     spelling = eos_token["content"] if isinstance(eos_token, dict) else eos_token
     ids = [token["id"] for token in definition["added_tokens"] if token["content"] == spelling]

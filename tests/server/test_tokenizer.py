@@ -55,7 +55,7 @@ def test_remembered_segments_give_the_same_ids() -> None:
 
 def test_tokenizing_leaves_the_interpreter_free() -> None:
     tokenizer = v41_tokenizer()
-    text = "The quick brown fox jumps over the lazy dog. " * 8000
+    text = "The quick brown fox jumps over the lazy dog. " * 400_000
     done = threading.Event()
 
     def encode() -> None:

@@ -22,6 +22,7 @@ from flashpoint.ops.backends import TORCH
 from flashpoint.ops.indexer import cpu as indexer_cpu
 from flashpoint.ops.moe import cpu as moe_cpu
 from flashpoint.ops.quantization import reference as quantization
+from flashpoint.ops.quantization.codec import Codec
 from flashpoint.verify import cases as verify_cases
 from flashpoint.verify import run as verify_run
 from flashpoint.verify.compare import exact_values
@@ -358,13 +359,14 @@ def test_gate_clamped_from_below_is_noticed(monkeypatch):
 
 
 def test_pre_of_the_same_sublayer_is_noticed(monkeypatch):
-    undelayed = model.DeepseekV41._layer
+    delayed = model.DeepseekV41._finish_layer
 
-    def layer(self, index, weights, stream, pre, *rest):
-        own, _, _ = self._mix(weights.hc_attn, stream)
-        return undelayed(self, index, weights, stream, own, *rest)
+    def finish(self, index, layer, stream, *rest):
+        stream, pre = delayed(self, index, layer, stream, *rest)
+        following = self.weights.layers[index + 1 : index + 2]
+        return stream, self._mix(following[0].hc_attn, stream)[0] if following else pre
 
-    monkeypatch.setattr(model.DeepseekV41, "_layer", layer)
+    monkeypatch.setattr(model.DeepseekV41, "_finish_layer", finish)
     assert failing("tiny-c", "prefill_exact", monkeypatch)
 
 
@@ -384,49 +386,40 @@ def test_other_hash_inputs_are_noticed(monkeypatch, changes):
     assert {"engram_hash_ids", "out"} <= failing("tiny-c", "prefill_exact", monkeypatch)
 
 
-@pytest.fixture
-def is_window_latent(monkeypatch):
-    """Tells the latent that attention just rotated from every other input of the FP8 codec."""
-    rotate, latest = attention.rotate, []
+def codecs(**broken):
+    """The codecs with some replaced by a plain float cache of what the given function makes of the values."""
 
-    def remember(x, rope, inverse=False):
-        out = rotate(x, rope, inverse)
-        if out.ndim == 2:
-            latest[:] = [out]
-        return out
+    def codec(quantise):
+        return Codec(
+            encode=lambda x: quantise(x).float().contiguous().view(torch.uint8),
+            decode=lambda rows, index: rows[index].contiguous().view(torch.float32),
+        )
 
-    monkeypatch.setattr(attention, "rotate", remember)
-    return lambda x: any(x is one for one in latest)
+    return dataclasses.replace(TORCH.codecs, **{name: codec(f) for name, f in broken.items()})
 
 
 BOTH_QUANTIZED = pytest.mark.parametrize("case", ["prefill_qdq", "prefill_bf16"])
 
 
 @BOTH_QUANTIZED
-def test_window_left_unquantised_is_noticed(monkeypatch, case, is_window_latent):
-    kinds = failing(
-        "tiny-q", case, monkeypatch, fp8_qdq=lambda x: x if is_window_latent(x) else TORCH.fp8_qdq(x)
-    )
+def test_window_left_unquantised_is_noticed(monkeypatch, case):
+    kinds = failing("tiny-q", case, monkeypatch, codecs=codecs(window=unchanged))
     assert {"window_kv", "attn_out"} <= kinds and "ffn_out" not in kinds
 
 
 @BOTH_QUANTIZED
-def test_rope_tail_left_unquantised_is_noticed(monkeypatch, case, is_window_latent):
+def test_rope_tail_left_unquantised_is_noticed(monkeypatch, case):
     def tail_left_alone(x):
-        out = TORCH.fp8_qdq(x)
         # The last 16 of tiny-q's 32 dimensions are rotated.
-        return torch.cat((out[..., :16], x[..., 16:]), dim=-1) if is_window_latent(x) else out
+        return torch.cat((TORCH.fp8_qdq(x)[..., :16], x[..., 16:]), dim=-1)
 
-    kinds = failing("tiny-q", case, monkeypatch, fp8_qdq=tail_left_alone)
+    kinds = failing("tiny-q", case, monkeypatch, codecs=codecs(window=tail_left_alone))
     assert {"window_kv", "attn_out"} <= kinds and "ffn_out" not in kinds
 
 
 @BOTH_QUANTIZED
-def test_activations_left_unquantised_are_noticed(monkeypatch, case, is_window_latent):
-    kinds = failing(
-        "tiny-q", case, monkeypatch, fp8_qdq=lambda x: TORCH.fp8_qdq(x) if is_window_latent(x) else x
-    )
-    assert {"attn_out", "ffn_out"} <= kinds
+def test_activations_left_unquantised_are_noticed(monkeypatch, case):
+    assert {"attn_out", "ffn_out"} <= failing("tiny-q", case, monkeypatch, fp8_qdq=unchanged)
 
 
 @BOTH_QUANTIZED
@@ -442,9 +435,7 @@ def test_routing_weight_after_the_second_product_is_noticed(monkeypatch, case):
 
 def test_probabilities_of_another_precision_are_noticed(monkeypatch):
     def unrounded(q, window, window_index, entries, *rest):
-        return TORCH.sparse_attention(q.float(), window.float(), window_index, entries.float(), *rest).to(
-            q.dtype
-        )
+        return TORCH.sparse_attention(q.float(), window.float(), window_index, entries, *rest).to(q.dtype)
 
     assert failing("tiny-q", "prefill_bf16", monkeypatch, sparse_attention=unrounded) == {"attn_out"}
 
@@ -457,14 +448,14 @@ def unchanged(x):
 @pytest.mark.parametrize(
     ("broken", "kind"),
     [
-        ({"entry_qdq": unchanged}, "compress_kv"),
-        ({"entry_qdq": quantization.index_qdq}, "compress_kv"),  # UE8M0 per 32 instead of E4M3 per 16
-        ({"index_qdq": unchanged}, "index_k"),
+        ({"entry": unchanged}, "compress_kv"),
+        ({"entry": quantization.index_qdq}, "compress_kv"),  # UE8M0 per 32 instead of E4M3 per 16
+        ({"index": unchanged}, "index_k"),
     ],
     ids=["entries unquantised", "entries as index keys", "index keys unquantised"],
 )
 def test_a_broken_codec_is_noticed(monkeypatch, case, broken, kind):
-    assert kind in failing("tiny-q", case, monkeypatch, **broken)
+    assert kind in failing("tiny-q", case, monkeypatch, codecs=codecs(**broken))
 
 
 @pytest.mark.parametrize("case", ["prefill_qdq", "prefill_bf16"])

@@ -262,11 +262,6 @@ void flashpoint_index_qdq(const float* x, float* out, int64_t groups) {
     quantise_dequantise<32>(x, out, groups, kFp4Max, scale_index, round_e2m1);
 }
 
-// quantization.reference.entry_qdq over groups of 16.
-void flashpoint_entry_qdq(const float* x, float* out, int64_t groups) {
-    quantise_dequantise<16>(x, out, groups, kFp4Max, scale_entry, round_e2m1);
-}
-
 // quantization.reference.encode_window: x [rows, width] -> out [rows, width + width / 32].
 void flashpoint_encode_window(const float* x, uint8_t* out, int64_t rows, int64_t width) {
     encode<32>(

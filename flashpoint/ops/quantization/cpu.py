@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.quantization.reference import (
-    ENTRY_GROUP,
     FP4_MAX,
     FP8_GROUP,
     FP8_MAX,
@@ -47,13 +46,4 @@ def index_qdq(x: Tensor) -> Tensor:
     groups = x.float().unflatten(-1, (-1, INDEX_GROUP))
     amax = groups.abs().amax(-1, keepdim=True).clamp_(min=FP4_MAX * 2.0**-126)
     scale = power_of_two_scale(amax, 1.0 / FP4_MAX)
-    return _round_e2m1((groups / scale).clamp_(-FP4_MAX, FP4_MAX)).mul_(scale).flatten(-2).to(x.dtype)
-
-
-def entry_qdq(x: Tensor) -> Tensor:
-    """As `reference.entry_qdq`."""
-    groups = x.float().unflatten(-1, (-1, ENTRY_GROUP))
-    amax = groups.abs().amax(-1, keepdim=True).clamp_(min=FP4_MAX * 2.0**-9)
-    finite = amax.isfinite()
-    scale = _round_e4m3(amax.div_(FP4_MAX).clamp_(max=FP8_MAX)).masked_fill_(~finite, float("nan"))
     return _round_e2m1((groups / scale).clamp_(-FP4_MAX, FP4_MAX)).mul_(scale).flatten(-2).to(x.dtype)

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.ops.quantization.reference import ENTRY_GROUP, FP8_GROUP, INDEX_GROUP
+from flashpoint.ops.quantization.reference import FP8_GROUP, INDEX_GROUP
 
 
 def native_qdq(library: ctypes.CDLL) -> tuple[Callable[[Tensor], Tensor], ...]:
-    """(fp8_qdq, index_qdq, entry_qdq) over the compiled kernels."""
+    """(fp8_qdq, index_qdq) over the compiled kernels."""
     return (
         _over_groups(library.flashpoint_fp8_qdq, FP8_GROUP),
         _over_groups(library.flashpoint_index_qdq, INDEX_GROUP),
-        _over_groups(library.flashpoint_entry_qdq, ENTRY_GROUP),
     )
 
 

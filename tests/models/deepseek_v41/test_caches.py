@@ -1,7 +1,5 @@
 """The pools that are allocated are those the cache spec declares, to the byte."""
 
-import dataclasses
-
 import pytest
 import torch
 
@@ -40,9 +38,8 @@ def test_pool_bytes_are_those_of_the_spec(name, numerics):
 
 def test_released_widths_take_890_bytes_a_token():
     """Spec 10.1, by the pools' own accounting: 288 + 68 per entry, 528 per window latent."""
-    text = dataclasses.replace(
-        load_config(golden_checkpoints()["tiny-c"]).text, head_dim=512, index_head_dim=128, sliding_window=128
-    )
+    widths = {"head_dim": 512, "index_head_dim": 128, "sliding_window": 128}
+    text = load_config(golden_checkpoints()["tiny-c"]).text.model_copy(update=widths)
     ratios = [text.compress_ratios[source] for source in text.kv_source_layer_ids]
     caches = allocate(text, Numerics("quantized"), 3, 64, 2)
     for source, ratio in zip(text.kv_source_layer_ids, ratios, strict=True):
