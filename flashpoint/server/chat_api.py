@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flashpoint.engine.plan import TokenLogprob
 from flashpoint.errors import InvalidValue
 from flashpoint.models.chat import Conversation, RenderedChat
-from flashpoint.server.context import ServerContext
+from flashpoint.server.context import INLINE_CHARACTERS, ServerContext
 from flashpoint.server.generation import Delta, Job
 from flashpoint.server.limits import check_model, refuse_hopeless, resolve_max_tokens
 from flashpoint.server.protocol import ChatRequest, Message, parse_request
@@ -84,13 +84,15 @@ def _plain(name: str, message: Message) -> dict[str, Any]:
 
 
 def _characters(request: ChatRequest) -> int:
-    """About how long the prompt will be."""
+    """About how long the prompt will be; tools make every prompt a long one."""
+    if request.tools:
+        return INLINE_CHARACTERS + 1
     contents = (message.content or "" for message in request.messages)
     lengths = (
         len(content) if isinstance(content, str) else sum(len(part.text) for part in content)
         for content in contents
     )
-    return sum(lengths) + len(repr(request.tools))
+    return sum(lengths)
 
 
 def _note_unused(context: ServerContext, request: ChatRequest) -> None:

@@ -1,8 +1,8 @@
 """Text to token ids by the quickest library that agrees with the standard one.
 
-`fastokens` encodes a prompt of 142K tokens in a few milliseconds where `tokenizers` takes about half a second.
-`tokenizers` is the definition: where the two disagree on a set of awkward texts, or fastokens cannot read a
-tokenizer at all, `tokenizers` does the work.
+`fastokens` encodes a prompt of 142K tokens in a few milliseconds where `tokenizers` takes about half a
+second. `tokenizers` is the definition: where the two disagree on a set of awkward texts, or fastokens cannot
+read a tokenizer at all, `tokenizers` does the work.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class FastEncoder:
 
 
 def encoder_for(definition: Mapping[str, Any]) -> Encoder:
-    """The fast encoder if it agrees with the standard one on PROBES and on the spelling of every added token."""
+    """The fast encoder if it agrees with the standard one on PROBES and on the spelling of added tokens."""
     standard = StandardEncoder(definition)
     added = [token["content"] for token in definition["added_tokens"]]
     probes = [*PROBES, *(f"a {token}b" for token in added)]

@@ -208,7 +208,7 @@ def _short(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
 
 
 def _replay(loaded: LoadedModel, case: Case) -> Iterator[Finding]:
-    """The decoder on the last R rows alone: after an encoder pass over all rows at once, and in two chunks."""
+    """The decoder on the last R rows alone, after an encoder pass over all rows at once and in two chunks."""
     ids = _ids(case.tensors["input_ids"])
     for name in (n for n in case.tensors if n.endswith(".logits")):
         rows = int(name.removeprefix("R").removesuffix(".logits"))

@@ -111,8 +111,8 @@ def same_bits(a, b):
     exponent=st.integers(-40, 20),
     special=st.sampled_from([None, 0.0, -0.0, 448.0, 1e30, 2.5, float("nan"), float("inf")]),
 )
-def test_packed_rows_decode_to_the_quantised_values(name, codecs, seed, rows, groups, exponent, special):
-    """Codes lose nothing: decode(encode(x)) is the quantise-dequantise, whichever codec wrote and read them."""
+def test_packed_rows_decode_to_quantised_values(name, codecs, seed, rows, groups, exponent, special):
+    """Codes lose nothing: decode(encode(x)) is the quantise-dequantise, whichever codec wrote and read."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 32 * groups, generator=generator) * 2.0**exponent
     if special is not None:

@@ -3,7 +3,7 @@
 Each `quantize_*` returns (codes, scale); `dequantize_*` undoes it exactly in fp32; `*_qdq` is the two in a
 row, in the input's dtype. Groups run along the last dimension, whose size must be a multiple of the group.
 
-`encode_*` gives the same as packed rows, as caches hold them (spec 10.1): the codes of a row, then its scales;
+`encode_*` gives the same as packed rows, as caches hold them (spec 10.1): a row's codes, then its scales;
 `decode_*` reads rows of fp32 back. decode(encode(x)) is `*_qdq(x)` to the bit.
 """
 
