@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from flashpoint import __version__
 from flashpoint.agentx.replay_config import ReplayConfig
@@ -53,6 +54,29 @@ def serve(
     from flashpoint.server.run import serve as serve_engine
 
     return serve_engine(build_engine(checkpoint, engine, executor, tiers), checkpoint, server)
+
+
+@app.command()
+@takes(EngineConfig, ExecutorConfig, TierConfig)
+def memory(
+    engine: EngineConfig,
+    executor: ExecutorConfig,
+    tiers: TierConfig,
+    checkpoint: Folder,
+    as_json: AsJson = False,
+) -> int:
+    """Show how a server with these settings would divide its memory, without loading anything."""
+    from flashpoint.executor.build import memory_plan
+
+    plan = memory_plan(checkpoint, engine, executor, tiers)
+    if as_json:
+        print(json.dumps(plan.as_json()))
+        return 0
+    table = Table("use", "memory", "", box=None, pad_edge=False)
+    for row in plan.rows():
+        table.add_row(*row)
+    Console().print(table)
+    return 0
 
 
 @app.command()

@@ -38,7 +38,7 @@ def commands(group=None, path=()):
 
 def test_the_commands_are_those_of_the_readme():
     assert {" ".join(path) for path in commands()} == {
-        "", "serve", "replay", "report", "verify", "version", "checkpoint", "checkpoint inspect",
+        "", "serve", "memory", "replay", "report", "verify", "version", "checkpoint", "checkpoint inspect",
         "checkpoint init", "sessions", "sessions generate",
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ REPLAY = ["replay", "--url", "http://127.0.0.1:9"]
         ([*REPLAY, "--sessions", "s", "--out", "run", "--concurrency", "1,x"], "concurrency: got '1,x'; "),
         (["serve", "x", "--port", "-1"], "port: got -1; expected 0 to 65535"),
         (["serve", "x", "--max-running", "0"], "max_running: got 0; expected an integer of at least 1"),
-        (["serve", "x", "--semantics", "replay"], "semantics: bounded replay is not built yet"),
+        (["memory", "x", "--memory-limit", "lots"], "memory_limit: got 'lots'; expected a size such as 8GiB"),
         (["checkpoint", "init", "out", "--preset", "huge"], "preset: got 'huge'; expected one of nano"),
         (["sessions", "generate", "--out", "s", "--turns", "0"], "turns: got 0; expected "),
     ],

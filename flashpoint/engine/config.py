@@ -20,7 +20,14 @@ class EngineConfig:
     max_running: int = field(default=16, metadata={"help": "sequences that run at once"})
     max_waiting: int = field(default=10_000, metadata={"help": "queued requests; further ones are refused"})
     block_tokens: int = field(default=64, metadata={"help": "tokens of one cache block"})
-    cache_tokens: int = field(default=65_536, metadata={"help": "tokens the cache pool holds in total"})
+    cache_tokens: int | None = field(
+        default=None,
+        metadata={"help": "tokens the cache pool holds; default: what memory_limit leaves, or 65536"},
+    )
+    memory_limit: int | None = field(
+        default=None,
+        metadata={"help": "memory for weights, a step, windows, caches and host tier", "size": True},
+    )
     max_context: int | None = field(
         default=None, metadata={"help": "tokens of one sequence, prompt and answer; default: the model's"}
     )
@@ -40,7 +47,10 @@ class EngineConfig:
         _at_least("max_step_tokens", self.max_step_tokens, self.max_running, " (one row per running request)")
         _at_least("max_waiting", self.max_waiting, 1)
         _at_least("block_tokens", self.block_tokens, 1)
-        _at_least("cache_tokens", self.cache_tokens, self.block_tokens, " (one block)")
+        if self.cache_tokens is not None:
+            _at_least("cache_tokens", self.cache_tokens, self.block_tokens, " (one block)")
+        if self.memory_limit is not None:
+            _at_least("memory_limit", self.memory_limit, 1)
         if self.max_context is not None:
             _at_least("max_context", self.max_context, 2, " (a prompt token and an answer token)")
         if self.semantics not in ("replay", "full"):

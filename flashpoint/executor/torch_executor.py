@@ -11,6 +11,7 @@ from flashpoint.cache.disk_store import DiskStore
 from flashpoint.cache.transfer import Run
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.executor import Capacity
+from flashpoint.engine.memory_plan import DEFAULT_CACHE_TOKENS
 from flashpoint.engine.plan import Sampled, StepPlan, StepResult
 from flashpoint.errors import InvalidValue
 from flashpoint.executor.cache_format import format_key
@@ -45,7 +46,7 @@ class TorchExecutor:
         if max_context > trained:
             raise InvalidValue("max_context", max_context, f"at most {trained}, the model's own limit")
         self._capacity = Capacity(
-            blocks=config.cache_tokens // config.block_tokens,
+            blocks=(config.cache_tokens or DEFAULT_CACHE_TOKENS) // config.block_tokens,
             block_tokens=config.block_tokens,
             slots=config.max_running,
             max_context=max_context,
