@@ -76,4 +76,5 @@ def test_a_step_stays_within_its_workspace(nano, mode, rows, sequences, context)
             now += event.nbytes()
             peak = max(peak, now)
     bound = workspace_bytes(text, rows, sequences, context)
-    assert 0.1 * bound < peak <= bound
+    # The bound is generous, and has tiles of fixed size that a small step does not fill.
+    assert peak <= bound <= 10 * peak + 64 * 2**20
