@@ -1,12 +1,12 @@
-"""Agent sessions on a real model: what the prefix cache finds, what a warm turn costs, and where hits come from.
+"""Agent sessions on a real model: what the prefix cache finds, what a warm turn costs, where hits come from.
 
     python benchmarks/agent_cache.py [--sessions 3] [--turns 43] [--checkpoint DIR] [--json]
 
 Preset `micro`, one process, greedy. Every turn says all that was said before and some more; some turns fork
 sub-agents while their parent runs. Three parts:
 
-1. hit share against the theoretical one: for each request, the longest prefix it shares with anything computed
-   before, in whole blocks;
+1. hit share against the theoretical one: for each request, the longest prefix it shares with anything
+   computed before, in whole blocks;
 2. time to first token of the last turns, warm and cold (a second engine without a cache);
 3. the same sessions on a pool too small for them, with a host and a disk tier: hits by tier.
 """
@@ -106,8 +106,8 @@ class Engine:
 
 
 def play(engine: Engine, sessions: int, turns: int, vocab: int, new_tokens: int) -> list[Turn]:
-    """Sessions in turn, one turn each, so that they push each other out of a small pool. Every fifth turn forks
-    three sub-agents, of two turns each. Returns the turns of the sessions themselves."""
+    """Sessions in turn, one turn each, so that they push each other out of a small pool. Every fifth turn
+    forks three sub-agents, of two turns each. Returns the turns of the sessions themselves."""
     rng = np.random.default_rng(3)
 
     def words(count: int) -> list[int]:
@@ -142,7 +142,7 @@ def shares(engine: Engine) -> dict[str, float]:
 
 
 def ttft(loaded: LoadedModel, length: int, new: int, repeats: int) -> dict[str, float]:
-    """Seconds to the first token of a prompt of `length` tokens, `new` of them new: warm, and without a cache."""
+    """Seconds to the first token of a prompt of `length` tokens, `new` of them new: warm, and cold."""
     rng = np.random.default_rng(5)
     vocab = loaded.config.text.vocab_size
     warm, cold = Engine(loaded), Engine(loaded, prefix_cache=False)

@@ -3,14 +3,14 @@
     python benchmarks/prefix_index.py [--sglang-python PATH] [--json]
 
 Ours, per request: match the prompt, lease its blocks, shared and new, publish them, release the lease. CPU
-seconds, one thread, best of three. The peer runs in its own interpreter with its own script (`peers/`), in the
-same run; without a path it is left out. Its environment, on a machine without a GPU:
+seconds, one thread, best of three. The peer runs in its own interpreter with its own script (`peers/`), in
+the same run; without a path it is left out. Its environment, on a machine without a GPU:
 
     python3 -m venv /tmp/peers
     /tmp/peers/bin/pip install torch==2.13.0 numpy transformers
-    /tmp/peers/bin/pip install --no-deps sglang==0.5.23   # then what it says it misses, one by one, --no-deps:
-    # orjson ipython pydantic psutil requests pyzmq fastapi msgspec setproctitle packaging prometheus_client
-    # aiohttp uvloop pillow pybase64 apache-tvm-ffi py-cpuinfo xgrammar …
+    /tmp/peers/bin/pip install --no-deps sglang==0.5.23
+    # then what importing it misses, one by one with --no-deps: orjson ipython pydantic psutil requests pyzmq
+    # fastapi msgspec setproctitle packaging prometheus_client aiohttp uvloop pillow pybase64 apache-tvm-ffi …
 """
 
 from __future__ import annotations

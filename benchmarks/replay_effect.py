@@ -4,8 +4,9 @@
 
 For random prompts: the next-token distribution with every layer on every row ("full") against (a) a cold
 prefill whose decoder runs on the last window only, and (b) the same after a prefix hit whose windows were
-replayed (spec 2.3 to 2.5). KL(full || replay) in nats and whether the greedy token agrees. And the time of a cold
-prefill, full over replay, run in turn in one process. The weights are random, so nothing here speaks of quality.
+replayed (spec 2.3 to 2.5). KL(full || replay) in nats and whether the greedy token agrees. And the time of a
+cold prefill, full over replay, run in turn in one process. The weights are random: nothing here speaks of
+quality.
 """
 
 from __future__ import annotations
