@@ -44,7 +44,7 @@ class Lease:
 class BlockCache:
     """All blocks of one engine. Not thread safe; knows ids and contents, never bytes.
 
-    keep: False turns the prefix cache off: nothing is published, found or kept.
+    keep: False turns the prefix cache off: nothing is published, found or kept (INV-13).
     host_blocks, disk_blocks: slower tiers, 0 for none.  stored: what the disk tier holds already.
     """
 

@@ -7,7 +7,8 @@ a comparison of arrays. Contents are compared, never only their hashes: a wrong 
 What holds, whatever is done:
 * A segment is at least as fast as its children (`Tier`): the device part of a path is its beginning.
 * Who locks a segment locks its ancestors; nothing locked or in transit is evicted.
-* Only ends go: a segment leaves a tier when no child of it is left there (no suffix without its prefix).
+* Only ends go: a segment leaves a tier when no child of it is left there (no suffix without its prefix,
+  INV-12).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Chunk:
     prompt_tokens: how many of `history` are prompt (penalties treat prompt and output apart).
     sampling: how to choose the token after the last row; None when the chunk ends inside known tokens.
     write_from: compressed entries and index keys of positions below it are shared with other sequences and
-        hold their values already: rows there are computed again for their windows only (spec 2.4).
+        hold their values already: rows there are computed again for their windows only (spec 2.4, INV-11).
     window_start: the first position computed since the sequence took its slot. Nothing older is in its window
         rings, so no row looks further back (spec 2.4: s, the replay start).
     decoder_rows: the last rows that run the layers behind the last KV source; None: all of them (spec 2.3).
