@@ -66,22 +66,24 @@ class DiskStore:
         self._lock.close()
 
     def scan(self) -> tuple[Run, ...]:
-        """The runs that are here, least recently written first. What is damaged or foreign is removed and
-        logged; the blocks themselves are checked when they are read."""
+        """The runs that are here, least recently written first. A damaged one is removed and logged; what is
+        no run, or does not open, is logged and stays. The blocks themselves are checked when they are read."""
         for partial in self._folder.glob(f"*{SUFFIX}{PARTIAL}"):
             partial.unlink(missing_ok=True)
         runs = []
         paths = list(self._folder.glob(f"*{SUFFIX}"))
-        for path in sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name)):
+        for path in sorted(paths, key=lambda path: (path.lstat().st_mtime_ns, path.name)):
             try:
                 with path.open("rb") as file:
                     run = self._read_header(path, file)
                 runs.append(run)
             except ForeignFile:
                 log.warning("left %s alone: it does not begin as a run does", path)
-            except (DamagedRun, OSError) as error:
+            except DamagedRun as error:
                 log.warning("removed %s: %s", path, error)
                 path.unlink(missing_ok=True)
+            except OSError as error:  # says nothing about what the file holds
+                log.warning("left %s alone: %s", path, error)
         return tuple(runs)
 
     def write(self, run: Run, blocks: Bytes) -> None:

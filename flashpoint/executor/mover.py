@@ -12,13 +12,17 @@ import threading
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flashpoint.cache.block_pool import BlockIds
 from flashpoint.cache.disk_store import DamagedRun, DiskStore
 from flashpoint.cache.transfer import Fetch, Landed, Load, Remove, Save, Store, Transfer
 
 log = logging.getLogger(__name__)
+
+Rows = npt.NDArray[np.uint8]
 
 WAIT_SECONDS = 0.1
 
@@ -35,7 +39,7 @@ class Mover:
         self._device = device
         self._disk = disk
         # Not zeroed: the system gives the memory when it is first used.
-        self._host = torch.empty(host_blocks, sum(view.shape[1] for view in device), dtype=torch.uint8)
+        self._host = np.empty((host_blocks, sum(view.shape[1] for view in device)), dtype=np.uint8)
         self._landed: queue.SimpleQueue[Landed] = queue.SimpleQueue()
         self._copies: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
         self._disk_work: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
@@ -91,26 +95,42 @@ class Mover:
             case Load(host=host, device=device):
                 self._copy(device, host, to_host=False)
             case Store(host=host, run=run):
-                self._disk_store().write(run, self._host.numpy()[host])
+                self._disk_store().write(run, self._host[host])
             case Fetch(key=key, first=first, host=host):
-                rows = self._host.numpy()
-                self._disk_store().read(key, first, [rows[block] for block in host])
+                self._disk_store().read(key, first, [self._host[block] for block in host])
             case Remove(key=key):
                 self._disk_store().remove(key)
 
-    def _copy(self, device: np.ndarray, host: np.ndarray, to_host: bool) -> None:
-        device_rows = torch.from_numpy(device.astype(np.int64))
-        host_rows = torch.from_numpy(host.astype(np.int64))
+    def _copy(self, device: BlockIds, host: BlockIds, to_host: bool) -> None:
         start = 0
         for view in self._device:
             part = self._host[:, start : start + view.shape[1]]
             start += view.shape[1]
             if to_host:
-                part[host_rows] = view[device_rows.to(view.device)].to("cpu")
+                part[host] = _gather(view, device)
             else:
-                view[device_rows.to(view.device)] = part[host_rows].to(view.device)
+                _scatter(view, device, part[host])
 
     def _disk_store(self) -> DiskStore:
         if self._disk is None:
             raise RuntimeError("a transfer to disk, and no disk tier")
         return self._disk
+
+
+def _gather(view: Tensor, blocks: BlockIds) -> Rows:
+    """Rows of a device pool. In host memory numpy copies whole rows; torch would go byte by byte."""
+    if view.device.type == "cpu":
+        return view.numpy()[blocks]
+    return view[_index(view, blocks)].cpu().numpy()
+
+
+def _scatter(view: Tensor, blocks: BlockIds, rows: Rows) -> None:
+    """Write rows of a device pool, as `_gather` reads them."""
+    if view.device.type == "cpu":
+        view.numpy()[blocks] = rows
+    else:
+        view[_index(view, blocks)] = torch.from_numpy(rows).to(view.device)
+
+
+def _index(view: Tensor, blocks: BlockIds) -> Tensor:
+    return torch.from_numpy(blocks.astype(np.int64)).to(view.device)

@@ -124,6 +124,21 @@ def test_formats_do_not_mix_and_strange_files_stay(tmp_path):
     store.close()
 
 
+def test_what_does_not_open_stays_and_stops_nothing(tmp_path, caplog):
+    store = open_store(tmp_path)
+    run, rows = make(6, 1)
+    store.write(run, rows)
+    folder = next(tmp_path.glob("*/*.run")).parent
+    (folder / "folder.run").mkdir()
+    (folder / "link.run").symlink_to(tmp_path / "nowhere")
+    assert [found.key for found in store.scan()] == [run.key]
+    assert (folder / "folder.run").is_dir() and (folder / "link.run").is_symlink()
+    assert {"folder.run", "link.run"} <= {
+        name for record in caplog.records for name in record.getMessage().replace("/", " ").split()
+    }
+    store.close()
+
+
 def test_a_folder_has_one_process(tmp_path):
     store = open_store(tmp_path)
     with pytest.raises(InvalidValue, match="no other process") as caught:
