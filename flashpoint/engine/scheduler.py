@@ -359,6 +359,7 @@ class Scheduler:
         request.end(reason)
         del self._requests[request.request_id]
         if self._waiting.pop(request.request_id, None) is not None:
+            self._cache.unpin()  # it may have been the one that blocks are kept for
             return
         self._running.remove(request)
         if self._in_flight is None or request not in self._in_flight[1]:

@@ -97,7 +97,6 @@ def soak(seed: int, turns: int, semantics: str, slower: tuple[int, int]) -> None
         if submitted % 50 == 0:
             holders = [request for request in open_requests.values() if request.lease is not None]
             check(scheduler._cache, [request.lease for request in holders])
-    scheduler._cache.unpin()
     check(scheduler._cache, [])
     assert scheduler.free_blocks == capacity.blocks and scheduler.free_slots == capacity.slots
     assert scheduler.preemptions > turns / 500

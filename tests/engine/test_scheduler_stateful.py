@@ -210,7 +210,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
             self.decide()
         assert not self.scheduler.has_work, "some request never ends"
-        self.scheduler._cache.unpin()
         assert self.scheduler.free_blocks == self.capacity.blocks
         assert self.scheduler.free_slots == self.capacity.slots
         for name, request in self.submitted.items():
