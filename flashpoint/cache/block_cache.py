@@ -135,7 +135,7 @@ class BlockCache:
 
     def could_grow(self, lease: Lease, blocks: int) -> bool:
         """True when `grow` can succeed once transfers in flight have landed."""
-        return blocks - len(lease.table) <= self.free_blocks
+        return blocks - len(lease.table) <= self.free_blocks or self._tiers.copying
 
     def publish(self, lease: Lease, content: Content) -> None:
         """`content` int32 [tokens] is computed: share its whole blocks.

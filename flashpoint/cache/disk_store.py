@@ -66,8 +66,11 @@ class DiskStore:
         self._lock.close()
 
     def scan(self) -> tuple[Run, ...]:
-        """The runs that are here, least recently written first. A damaged one is removed and logged; what is
-        no run, or does not open, is logged and stays. The blocks themselves are checked when they are read."""
+        """The runs that are here, least recently written first.
+
+        A damaged one is removed and logged; what is no run, or does not open, is logged and stays. The blocks
+        themselves are checked when they are read.
+        """
         for partial in self._folder.glob(f"*{SUFFIX}{PARTIAL}"):
             partial.unlink(missing_ok=True)
         runs = []

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from flashpoint.cache.block_pool import BlockIds, BlockPool
 from flashpoint.cache.chain_hash import chain_keys, root_key
 from flashpoint.cache.prefix_tree import NOTHING, PrefixTree, Segment, StoredPart
@@ -25,7 +27,7 @@ RUN_BLOCKS = 512
 class _Moving:
     """A transfer in flight. leaves: ids to give back to the pool of the tier it came from.
 
-    copies: the segment stays where it is, locked until then; what lands is a copy of its first state.
+    copies: the segment stays where it is, locked while it is read; what lands is a copy of its first state.
     """
 
     transfer: Transfer
@@ -65,6 +67,11 @@ class TierPools:
     def in_flight(self) -> bool:
         """True while a transfer has not landed."""
         return bool(self._in_flight)
+
+    @property
+    def copying(self) -> bool:
+        """True while device blocks are kept only until they have been copied for the disk."""
+        return any(m.copies and isinstance(m.transfer, Save) for m in self._in_flight.values())
 
     @property
     def host_free(self) -> int:
@@ -183,19 +190,19 @@ class TierPools:
         if segment.stored is not None or segment.moving or self._backing_up(segment):
             return
         if segment.tier is Tier.HOST:
-            self._tree.lock(segment)
-            self._store_copy(segment, segment.blocks.values, NOTHING)
+            host = segment.blocks.values
+            self._tree.depart(segment, Tier.HOST, host)  # nobody may touch what is read until it is written
+            self._store_copy(segment, host, NOTHING)
         elif size <= self._host.free_count:
             self._tree.lock(segment)
             device, staged = segment.blocks.values, self._host.allocate(size)
             self._order(Save(self._next_id, device, staged), segment, NOTHING, copies=True)
 
     def _store_copy(self, segment: Segment, host: BlockIds, staged: BlockIds) -> None:
-        """Write the locked segment's copy in `host` to disk; `staged` are host blocks to free afterwards."""
+        """Write a copy of the segment, which is in `host`, to disk; `staged` of these are free afterwards."""
         key, size = self._tree.key_of(segment), self._tree.size(segment)
         if key in self._run_blocks or not self._make_disk_room(size):
-            self._host.free(staged)
-            self._tree.unlock(segment)
+            self._end_copy(segment, staged)
             return
         self._run_blocks[key] = size
         self._disk_used += size
@@ -204,22 +211,29 @@ class TierPools:
     def _land_copy(self, moving: _Moving, segment: Segment, failed: bool) -> None:
         transfer = moving.transfer
         if isinstance(transfer, Save):
-            # If it was cut meanwhile, the copy is of no segment any more.
+            self._tree.unlock(segment)
+            # Cut meanwhile, it has another end than the copy; and then nothing asks for this copy.
             if failed or self._tree.size(segment) != len(transfer.host):
                 self._host.free(transfer.host)
-                self._tree.unlock(segment)
             else:
                 self._store_copy(segment, transfer.host, transfer.host)
-            return
-        self._host.free(moving.leaves)
-        if isinstance(transfer, Store):
-            size, key = len(transfer.host), transfer.run.key
-            self._run_live[key] = 0
-            if failed or self._tree.size(segment) != size or segment.stored is not None:
-                self._discard_stored(StoredPart(key, 0), 0)
+        elif isinstance(transfer, Store):
+            run = transfer.run
+            self._run_live[run.key] = 0
+            still = segment.parent is not None and np.array_equal(segment.content.values, run.content)
+            if failed or not still or segment.stored is not None:
+                self._discard_stored(StoredPart(run.key, 0), 0)
             else:
-                segment.stored = self._refer(key, size, 0)
-        self._tree.unlock(segment)
+                segment.stored = self._refer(run.key, len(transfer.host), 0)
+            self._end_copy(segment, moving.leaves)
+
+    def _end_copy(self, segment: Segment, staged: BlockIds) -> None:
+        if staged.size:
+            self._host.free(staged)
+        elif segment.parent is not None:  # the copy was read from the segment's own host blocks
+            self._tree.arrive(segment)
+        else:
+            self._free(segment)
 
     def _backing_up(self, segment: Segment) -> bool:
         return any(m.copies and m.segment is segment for m in self._in_flight.values())

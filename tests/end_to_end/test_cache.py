@@ -3,9 +3,27 @@
 from tests.end_to_end.conftest import serving
 
 TINY = ("--block-tokens", 16, "--max-running", 4, "--max-step-tokens", 256)
-WORDS = (
-    "the quick brown fox jumps over the lazy dog and runs home to sleep until the next day begins ".split()
-)
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "the",
+    "lazy",
+    "dog",
+    "and",
+    "runs",
+    "home",
+    "to",
+    "sleep",
+    "until",
+    "the",
+    "next",
+    "day",
+    "begins",
+]
 
 
 def folder(parent, name):

