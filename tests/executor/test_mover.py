@@ -58,8 +58,8 @@ def finish(mover, count, seconds=20):
 
 
 class Model:
-    """What dicts say the tiers hold, and the mover that must agree. It keeps the control plane's rule: a block
-    or a run is in one transfer at a time."""
+    """What dicts say the tiers hold, and the mover that must agree. It keeps the control plane's rule: a
+    block or a run is in one transfer at a time."""
 
     def __init__(self, folder, seed):
         self.pools = pools(seed)
@@ -88,11 +88,15 @@ class Model:
         self.busy = {}
 
     def save(self, device, host):
-        self.begin(lambda n: Save(n, ids(*device), ids(*host)), *blocks("device", device), *blocks("host", host))
+        self.begin(
+            lambda n: Save(n, ids(*device), ids(*host)), *blocks("device", device), *blocks("host", host)
+        )
         self.host.update({h: self.device[d] for d, h in zip(device, host, strict=True)})
 
     def load(self, host, device):
-        self.begin(lambda n: Load(n, ids(*host), ids(*device)), *blocks("device", device), *blocks("host", host))
+        self.begin(
+            lambda n: Load(n, ids(*host), ids(*device)), *blocks("device", device), *blocks("host", host)
+        )
         self.device.update({d: self.host[h] for d, h in zip(device, host, strict=True)})
 
     def store(self, host, number):
@@ -153,7 +157,9 @@ def test_any_moves_leave_each_block_where_the_plan_says(tmp_path_factory, data, 
                 case "check":
                     model.check()
                 case _:
-                    model.save(distinct(data, range(BLOCKS), count), distinct(data, range(HOST_BLOCKS), count))
+                    model.save(
+                        distinct(data, range(BLOCKS), count), distinct(data, range(HOST_BLOCKS), count)
+                    )
         for host in sorted(model.host):  # what the host pool holds is seen on the device
             model.load([host], [0])
             model.check()
@@ -162,7 +168,7 @@ def test_any_moves_leave_each_block_where_the_plan_says(tmp_path_factory, data, 
 
 
 def test_copies_keep_the_order_they_were_given_in():
-    """Block 0 travels through all others by way of one host block: a copy out of turn carries another's bytes."""
+    """Block 0 travels through all others by one host block: a copy out of turn carries another's bytes."""
     device = pools(3)
     before = rows_of(device)
     mover = Mover(device, 1, None)
