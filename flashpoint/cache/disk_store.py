@@ -49,13 +49,13 @@ class DiskStore:
     """One folder of runs, of one process at a time.
 
     block_tokens, block_bytes: of every block.
-    format_key: what makes bytes useless elsewhere (model, cache format, semantics); each key has a folder of
-        its own below `folder`.
+    format_key: what makes bytes useless elsewhere (model, cache format, semantics); each key and block size
+        has a folder of its own below `folder`, so that changing one costs no run of another.
     Raises InvalidValue naming `disk_folder` when the folder cannot be used.
     """
 
     def __init__(self, folder: Path, block_tokens: int, block_bytes: int, format_key: bytes) -> None:
-        self._format_key = xxhash.xxh3_128_digest(format_key)
+        self._format_key = xxhash.xxh3_128_digest(struct.pack("<II", block_tokens, block_bytes) + format_key)
         self._folder = folder / self._format_key.hex()
         self._block_tokens = block_tokens
         self._block_bytes = block_bytes

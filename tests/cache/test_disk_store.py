@@ -124,6 +124,20 @@ def test_formats_do_not_mix_and_strange_files_stay(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("sizes", [(2 * BLOCK_TOKENS, 2 * BLOCK_BYTES), (BLOCK_TOKENS, BLOCK_BYTES + 1)])
+def test_another_block_size_neither_reads_nor_removes_these_runs(sizes, tmp_path):
+    store = open_store(tmp_path)
+    run, rows = make(7, 2)
+    store.write(run, rows)
+    store.close()
+    other = DiskStore(tmp_path, *sizes, b"format")
+    assert other.scan() == ()
+    other.close()
+    store = open_store(tmp_path)
+    assert np.array_equal(read(store, run.key, 0, 2), rows)
+    store.close()
+
+
 def test_what_does_not_open_stays_and_stops_nothing(tmp_path, caplog):
     store = open_store(tmp_path)
     run, rows = make(6, 1)
@@ -145,6 +159,30 @@ def test_a_folder_has_one_process(tmp_path):
         open_store(tmp_path)
     assert caught.value.field == "disk_folder"
     store.close()
+    open_store(tmp_path).close()
+
+
+HOLDER = """
+    import sys
+    from pathlib import Path
+    from tests.cache.test_disk_store import open_store
+    store = open_store(Path(sys.argv[1]))
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_keeps_the_folder_until_it_dies(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=os.getcwd(),
+    ) as holder:
+        assert holder.stdout.readline() == b"ready\n"
+        with pytest.raises(InvalidValue, match="no other process"):
+            open_store(tmp_path)
+        holder.kill()
     open_store(tmp_path).close()
 
 

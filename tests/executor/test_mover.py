@@ -58,9 +58,8 @@ def finish(mover, count, seconds=20):
 
 
 class Model:
-    """What dicts say the tiers hold, and the mover that must agree.
-
-    It keeps the control plane's rule: a block or a run is in one transfer at a time."""
+    """What dicts say the tiers hold, and the mover that must agree. It keeps the control plane's rule: a
+    block or a run is in one transfer at a time."""
 
     def __init__(self, folder, seed):
         self.pools = pools(seed)
