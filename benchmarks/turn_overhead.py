@@ -157,7 +157,6 @@ def main() -> None:
         return
     tokens = [f"{result[name]:,}" for name in ("prompt_tokens", "new_tokens", "cached_tokens")]
     print("last turn: {} tokens, {} new, {} cached".format(*tokens))
-    )
     for name, ms in result["parts_ms"].items():
         print(f"  {name:34s}{ms:8.2f} ms")
     print(f"  {'warm turn':34s}{result['warm_turn_ms']:8.2f} ms of CPU")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import fastokens
@@ -64,7 +65,7 @@ class FastEncoder:
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         all_ids = np.frombuffer(ids, dtype="<u4").astype(np.int32)
         edges = np.frombuffer(offsets, dtype="<u8").tolist()
-        return [all_ids[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+        return [all_ids[start:stop] for start, stop in pairwise(edges)]
 
 
 def encoder_for(definition: Mapping[str, Any]) -> Encoder:

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from flashpoint.cache.block_cache import BlockCache
 from flashpoint.cache.chain_hash import chain_keys, root_key
@@ -181,6 +188,7 @@ def test_long_lives(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_very_long_lives():
     for seed in range(1000, 1300):
         drive(seed, 2000)
@@ -214,3 +222,11 @@ def test_runs_that_overlap_are_found_again_as_one_chain():
     assert lease.hits_by_tier == (0, 0, 5)
     assert [memory.device[block] for block in lease.table.values[:5].tolist()] == expected
     assert b"lost" not in cache._tiers._run_blocks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_state_machine_for_long():
+    run_state_machine_as_test(
+        CacheMachine, settings=settings(max_examples=1000, stateful_step_count=150, deadline=None)
+    )

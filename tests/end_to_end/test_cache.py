@@ -1,5 +1,7 @@
 """The prefix cache through the server: what agents are told, and what survives kill -9."""
 
+from itertools import pairwise
+
 from tests.end_to_end.conftest import serving
 
 TINY = ("--block-tokens", 16, "--max-running", 4, "--max-step-tokens", 256)
@@ -58,7 +60,7 @@ def test_turns_hit_what_was_said_and_metrics_agree_with_usage(nano, tmp_path):
     with serving(nano, tmp_path, *TINY) as server:
         counts, _ = session(server, 1, turns=6)
         assert counts[0][1] == 0
-        for (before, _), (prompt, cached) in zip(counts, counts[1:], strict=False):
+        for (before, _), (prompt, cached) in pairwise(counts):
             # All of the last prompt; its answer is encoded anew, perhaps in other tokens.
             assert before // 16 * 16 <= cached < prompt
         cached = sum(count for _, count in counts)

@@ -104,7 +104,7 @@ def test_a_session_hits_all_it_said_before():
     for _ in range(5):
         (answer,) = engine.answer([prompt])
         told = prompt + answer
-        prompt = told + [7, 8, 9, 10]
+        prompt = [*told, 7, 8, 9, 10]
         engine.answer([prompt], 1)
         # The last answer token is known but was never computed.
         assert list(engine.cached.values())[-1] == (len(told) - 1) // BLOCK * BLOCK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class Sequence:
         cuts |= set(range(self.prompt, len(self.ids) + 1))
         edges = sorted(cuts)
         spans = []
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in pairwise(edges):
             spans.append((start, end, max(0, end - max(start, self.decoder_start))))
         return spans
 

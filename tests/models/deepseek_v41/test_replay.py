@@ -189,7 +189,7 @@ def test_models_that_cannot_replay_are_named():
     require_replay(config)
     require_replay(config.model_copy(update={"engram_layer_ids": (last - 1,)}))
     for layer in (last, last + 1):
-        with pytest.raises(InvalidValue, match="semantics: got 'replay'; expected full, because .*Engram"):
+        with pytest.raises(InvalidValue, match=r"semantics: got 'replay'; expected full, because .*Engram"):
             require_replay(config.model_copy(update={"engram_layer_ids": (0, layer)}))
     ratio_2 = {"compress_ratios": tuple(min(2, 2 * r) for r in config.compress_ratios)}
     with pytest.raises(InvalidValue, match="ratio 2"):
