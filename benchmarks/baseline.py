@@ -24,6 +24,7 @@ from flashpoint.ops.indexer.reference import index_scores, mask_invisible, mask_
 from flashpoint.ops.moe.reference import experts, route, swiglu
 from flashpoint.ops.norm.reference import rms_norm
 from flashpoint.ops.quantization import cpu as quantization
+from flashpoint.ops.quantization import reference
 from flashpoint.ops.rope.reference import plain_frequencies, rope_table, rotate, yarn_frequencies
 
 
@@ -173,7 +174,7 @@ class PlainModel:
         key = rotate(rms_norm(linear(latent, indexer.wk), indexer.k_norm, c.rms_norm_eps), rope)
         entry = rotate(latent, rope)
         if self.numerics.quantize:
-            key, entry = quantization.index_qdq(key), quantization.entry_qdq(entry)
+            key, entry = quantization.index_qdq(key), reference.entry_qdq(entry)
         self.keys[index] = torch.cat((self.keys[index], key))
         self.entries[index] = torch.cat((self.entries[index], entry))
 
