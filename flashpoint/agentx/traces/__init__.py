@@ -1,0 +1,1 @@
+"""Recorded agent sessions: the trace format, its streams, statistics, and invented corpora."""
