@@ -1,7 +1,8 @@
 """The trace format: one recorded session as one JSON object, block hashes instead of text.
 
 Source: the project's spec, agentx.md section 1 (the "weka" trace). Reading is strict: an unknown key, a
-negative time or more hashes than the prompt has blocks is an error that names file, entry and field. Times are seconds since the start of the session, lengths are tokens.
+negative time or more hashes than the prompt has blocks is an error that names file, entry and field.
+Times are seconds since the start of the session, lengths are tokens.
 """
 
 from __future__ import annotations
