@@ -1,4 +1,7 @@
-"""The run archive: one folder per run, `run.json` (what was run) and `requests.parquet` (a row per request).
+"""The run archive: one folder per run.
+
+`run.json` says what was run, `requests.parquet` has a row per request, `server_metrics.parquet` the server's
+own series and `steps.parquet` the engine's steps, where there are any.
 
 What is guaranteed: after every finished concurrency level the folder holds both files, whole, with all
 levels so far. Each file is written beside its place, synced and renamed, `requests.parquet` first; a level
@@ -24,8 +27,11 @@ from flashpoint.errors import FlashpointError, InvalidValue
 
 RUN_FILE = "run.json"
 REQUESTS_FILE = "requests.parquet"
+SERIES_FILE = "server_metrics.parquet"
+STEPS_FILE = "steps.parquet"
 
-RunStatus = Literal["running", "complete", "interrupted", "server_lost"]
+RunStatus = Literal["running", "complete", "interrupted", "server_lost", "stopped"]
+"""`stopped`: by a rule, such as too many failed requests; `status_detail` says which."""
 
 SCHEMA = pa.schema(
     [
@@ -51,8 +57,42 @@ SCHEMA = pa.schema(
         pa.field("http_status", pa.int32()),
         pa.field("finish_reason", pa.string()),
         pa.field("error", pa.string()),
+        pa.field("phase", pa.string(), nullable=False),
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("depth", pa.int32(), nullable=False),
+        pa.field("correlation_id", pa.string(), nullable=False),
+        pa.field("due", pa.float64()),
+        pa.field("recorded_input", pa.int64()),
+        pa.field("hit_blocks", pa.int64()),
+        pa.field("total_blocks", pa.int64()),
     ]
 )
+
+SERIES_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.int32(), nullable=False),
+        pa.field("t", pa.float64(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("labels", pa.string(), nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ]
+)
+"""A server's metrics over time: seconds since the start of the run, labels as JSON text."""
+
+STEPS_SCHEMA = pa.schema(
+    [
+        pa.field("level", pa.int32(), nullable=False),
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("start", pa.float64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("prefill_tokens", pa.int64(), nullable=False),
+        pa.field("prefill_chunks", pa.int32(), nullable=False),
+        pa.field("decode_tokens", pa.int64(), nullable=False),
+        pa.field("running", pa.int32(), nullable=False),
+        pa.field("waiting", pa.int32(), nullable=False),
+    ]
+)
+"""The engine's steps, where the engine is ours: seconds since the start of the run."""
 
 
 class ArchiveError(FlashpointError):
@@ -77,23 +117,33 @@ class LevelInfo(_Model):
 
     level: int
     concurrency: int
-    status: Literal["complete", "interrupted", "server_lost"]
+    repeat: int = Field(default=0, description="how many runs of the same concurrency came before it")
+    status: Literal["complete", "interrupted", "server_lost", "stopped"]
+    status_detail: str | None = None
     start: float
     end: float
+    measured_from: float | None = Field(default=None, description="end of the warm-up")
+    duration: float | None = Field(default=None, description="length asked for, seconds")
     window: tuple[float, float] | None = Field(description="first start, last end of the successful requests")
-    load_dropped_at: float | None = Field(description="when the first lane found no further session")
     sessions_started: int
     requests: int
     client_lag: ClientLag | None
+    idle_skipped: dict[Literal["session", "system"], float] = Field(
+        default={}, description="seconds by which timers were pulled forward, by cap"
+    )
+    reported: dict[str, float] = Field(
+        default={}, description="figures as another tool reported them; never mixed with recomputed ones"
+    )
+    invalid: list[str] = Field(default=[], description="reasons another tool gave against the run")
 
 
-class SessionsInfo(_Model):
-    """The session file of the run."""
+class CorpusInfo(_Model):
+    """The sessions of the run."""
 
     path: str
-    sha256: str
-    sessions: int
-    turns: int
+    sha256: str | None
+    sessions: int | None
+    dropped: int = Field(default=0, description="sessions left out, as they exceed the context window")
 
 
 class ServerInfo(_Model):
@@ -101,14 +151,18 @@ class ServerInfo(_Model):
 
     url: str
     model: str
-    models_answer: Any = Field(description="answer of GET /v1/models, None where there was none")
+    models_answer: Any = Field(default=None, description="answer of GET /v1/models")
+    description: dict[str, str | int | float | bool | None] = Field(
+        default={}, description="hardware, framework, layout and the like, as the user or another tool says"
+    )
 
 
 class RunInfo(_Model):
     """The content of `run.json`."""
 
     format: Literal["flashpoint-run"] = "flashpoint-run"
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
+    source: Literal["flashpoint", "agentx-harness", "inferencex"] = "flashpoint"
     status: RunStatus
     status_detail: str | None = None
     command: list[str]
@@ -119,8 +173,10 @@ class RunInfo(_Model):
     server: ServerInfo
     config: dict[str, Any]
     accelerators: int = Field(ge=1)
-    sessions: SessionsInfo
-    cache_bust: str = Field(description="random text from which the marker of every session was made")
+    corpus: CorpusInfo
+    tokenizer: str | None = Field(default=None, description="SHA-256 of the tokenizer that made the prompts")
+    prompt_text: str | None = Field(default=None, description="SHA-256 of the text prompts are cut from")
+    cache_bust: str = Field(description="text from which the marker of every session was made")
     levels: list[LevelInfo] = []
 
 
@@ -131,6 +187,14 @@ class Archive:
         self.path = path
         self.run = run
         self.records = list(records)
+
+    def series(self) -> pa.Table | None:
+        """The server's metrics (`SERIES_SCHEMA`); None where none were scraped."""
+        return _optional_table(self.path / SERIES_FILE)
+
+    def steps(self) -> pa.Table | None:
+        """The engine's steps (`STEPS_SCHEMA`); None where the engine is not ours."""
+        return _optional_table(self.path / STEPS_FILE)
 
     def level(self, level: int) -> list[RequestRecord]:
         """The requests of one concurrency level, in order of their start."""
@@ -144,19 +208,29 @@ class ArchiveWriter:
         """Create the folder and its `run.json`; a folder that already holds something is refused."""
         self.path = Path(path)
         self.run = run
-        self._tables: list[pa.Table] = []
+        self._tables: dict[str, list[pa.Table]] = {REQUESTS_FILE: [], SERIES_FILE: [], STEPS_FILE: []}
         check_new_folder(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArchiveError(f"{self.path}: cannot be created ({error.strerror})") from error
-        self._write(REQUESTS_FILE, self._parquet())
+        self._write(REQUESTS_FILE, _parquet(SCHEMA, []))
         self._write_run(run)
 
-    def add_level(self, info: LevelInfo, records: Sequence[RequestRecord]) -> None:
-        """Put one finished level on disk, as a row group of its own."""
-        self._tables.append(to_table(sorted(records, key=lambda record: record.start)))
-        self._write(REQUESTS_FILE, self._parquet())
+    def add_level(
+        self,
+        info: LevelInfo,
+        records: Sequence[RequestRecord],
+        *,
+        series: pa.Table | None = None,
+        steps: pa.Table | None = None,
+    ) -> None:
+        """Put one finished level on disk; `series` and `steps` are of their schemas."""
+        rows = to_table(sorted(records, key=lambda record: record.start))
+        for name, table in ((REQUESTS_FILE, rows), (SERIES_FILE, series), (STEPS_FILE, steps)):
+            if table is not None:
+                self._tables[name].append(table)
+                self._write(name, _parquet(table.schema, self._tables[name]))
         self._write_run(self.run.model_copy(update={"levels": [*self.run.levels, info]}))
 
     def finish(self, status: RunStatus, detail: str | None, finished: str) -> None:
@@ -164,13 +238,6 @@ class ArchiveWriter:
         self._write_run(
             self.run.model_copy(update={"status": status, "status_detail": detail, "finished": finished})
         )
-
-    def _parquet(self) -> bytes:
-        buffer = io.BytesIO()
-        with pq.ParquetWriter(buffer, SCHEMA, compression="zstd") as writer:
-            for table in self._tables:
-                writer.write_table(table, row_group_size=max(1, table.num_rows))
-        return buffer.getvalue()
 
     def _write_run(self, run: RunInfo) -> None:
         self._write(RUN_FILE, run.model_dump_json(indent=2).encode() + b"\n")
@@ -186,6 +253,14 @@ class ArchiveWriter:
             raise ArchiveError(
                 f"{target}: cannot be written ({error.strerror}); levels kept in the archive: {levels}"
             ) from error
+
+
+def _parquet(schema: pa.Schema, tables: Sequence[pa.Table]) -> bytes:
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+    return buffer.getvalue()
 
 
 def check_new_folder(path: Path) -> None:
@@ -227,7 +302,7 @@ def _read_run(path: Path) -> RunInfo:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise ArchiveError(f"{path}: not a run file of format version 1: {where}: {first['msg']}") from error
+        raise ArchiveError(f"{path}: not a run file of format version 2: {where}: {first['msg']}") from error
 
 
 def _read_requests(path: Path) -> list[RequestRecord]:
@@ -240,6 +315,15 @@ def _read_requests(path: Path) -> list[RequestRecord]:
         difference = ", ".join(sorted(expected ^ found)) or "order of columns"
         raise ArchiveError(f"{path}: its columns are not those of a run archive (differs: {difference})")
     return from_table(table)
+
+
+def _optional_table(path: Path) -> pa.Table | None:
+    if not path.exists():
+        return None
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ArchiveError(f"{path}: not a readable Parquet file ({error})") from error
 
 
 def to_table(records: Sequence[RequestRecord]) -> pa.Table:

@@ -1,7 +1,7 @@
 """Every number of a report: one function each, with its formula and unit.
 
 Source: the AgentX benchmark's own definitions (the project's spec, agentx.md section 4, and
-performance-model.md section 2). The population is the successful requests (`status == "ok"`) of one
+performance-model.md section 2). The population is the successful requests of the measured phase of one
 concurrency level. A metric that the records cannot support (no successful request, a server that sends no
 `usage`) is None, never an estimate.
 """
@@ -30,8 +30,8 @@ def percentile(values: Sequence[float] | npt.NDArray[np.float64], p: float) -> f
 
 
 def successful(records: Records) -> list[RequestRecord]:
-    """The requests that metrics are made of: those that ended well."""
-    return [record for record in records if record.status == "ok"]
+    """The requests that metrics are made of: those of the measured phase that ended well."""
+    return [record for record in records if record.status == "ok" and record.phase == "measured"]
 
 
 def window(records: Records) -> tuple[float, float] | None:

@@ -9,7 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Status = Literal["ok", "error", "cancelled"]
+Status = Literal["ok", "error", "cancelled", "overflow"]
+"""`overflow`: the prompt exceeds the server's context window; `cancelled`: open when the level ended."""
+
+Phase = Literal["warmup", "measured"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,13 +25,15 @@ class RequestRecord:
     """
 
     level: int
-    """Position of the concurrency level in the sweep, from 0."""
+    """Position in the run, from 0: a concurrency, or one repeat of it."""
     concurrency: int
     lane: int
     session: str
+    """Id of the trace."""
     play: int
     """How often this session was replayed before at this level."""
     turn: int
+    """Position in its stream."""
     request_id: str
     max_tokens: int
     """Length of the answer that was asked for."""
@@ -52,6 +57,22 @@ class RequestRecord:
     http_status: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+    phase: Phase = "measured"
+    """Requests of the warm-up are in no figure."""
+    stream: str = ""
+    """The conversation of the session it belongs to: the session itself, or one of its sub-agents."""
+    depth: int = 0
+    """0 for the session's own conversation, 1 for a sub-agent's."""
+    correlation_id: str = ""
+    """Constant for one play of a stream; what a router may use as affinity key."""
+    due: float | None = None
+    """When the schedule wanted it sent; what `start` is later, the client is late."""
+    recorded_input: int | None = None
+    """Prompt length in the trace; the server's own count includes its chat template and the marker."""
+    hit_blocks: int | None = None
+    """Leading blocks of the prompt that an earlier call of the recorded session had sent."""
+    total_blocks: int | None = None
+    """Hashed blocks of the prompt in the trace."""
 
     def scalars(self) -> dict[str, Any]:
         """Every field but `token_offsets`, by name."""

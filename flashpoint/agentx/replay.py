@@ -22,10 +22,10 @@ from rich.console import Console
 from flashpoint.agentx.archive import (
     ArchiveWriter,
     ClientLag,
+    CorpusInfo,
     LevelInfo,
     RunInfo,
     ServerInfo,
-    SessionsInfo,
     check_new_folder,
     read_archive,
 )
@@ -79,11 +79,10 @@ async def _replay(config: ReplayConfig, session_file: SessionFile, progress: Rep
                 server=ServerInfo(url=config.url, model=model, models_answer=models_answer),
                 config=_plain(config),
                 accelerators=config.accelerators,
-                sessions=SessionsInfo(
+                corpus=CorpusInfo(
                     path=str(session_file.path),
                     sha256=session_file.sha256,
                     sessions=len(session_file.sessions),
-                    turns=sum(len(session.turns) for session in session_file.sessions),
                 ),
                 cache_bust=cache_bust,
             ),
@@ -128,7 +127,6 @@ async def _replay(config: ReplayConfig, session_file: SessionFile, progress: Rep
                     start=start,
                     end=time.monotonic() - origin,
                     window=window(level.records),
-                    load_dropped_at=level.load_dropped_at,
                     sessions_started=level.sessions_started,
                     requests=len(level.records),
                     client_lag=_lag(lag.take()),

@@ -12,7 +12,6 @@ from flashpoint.agentx.archive import Archive, LevelInfo, RunInfo
 from flashpoint.agentx.records import RequestRecord
 
 LAG_SHARE_ALLOWED = 0.01
-DRAIN_SHARE_ALLOWED = 0.2
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class LevelSummary:
     ok: int
     errors: int
     cancelled: int
+    overflows: int
     sessions_started: int
     window_seconds: float | None
     total_throughput: float | None
@@ -92,6 +92,7 @@ def summarize(archive: Archive) -> RunSummary:
 def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators: int) -> LevelSummary:
     """All figures of one concurrency level."""
     pooled_p50, pooled_p90 = metrics.pooled_itl_percentiles(records, 50, 90)
+    records = [record for record in records if record.phase == "measured"]
     statuses = [record.status for record in records]
     return LevelSummary(
         level=info.level,
@@ -101,6 +102,7 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
         ok=statuses.count("ok"),
         errors=statuses.count("error"),
         cancelled=statuses.count("cancelled"),
+        overflows=statuses.count("overflow"),
         sessions_started=info.sessions_started,
         window_seconds=metrics.window_seconds(records),
         total_throughput=metrics.total_throughput(records, accelerators),
@@ -148,21 +150,8 @@ def _warnings(info: LevelInfo, records: list[RequestRecord]) -> list[str]:
     lumps = sum(record.chunks == 1 and (record.output_tokens or 0) > 1 for record in done)
     if lumps:
         found.append(f"{lumps} answers of several tokens came in one chunk: their token latency reads as 0")
-    found += _drain_warning(info) + _lag_warning(info, done)
+    found += _lag_warning(info, done)
     return found
-
-
-def _drain_warning(info: LevelInfo) -> list[str]:
-    if info.window is None or info.load_dropped_at is None:
-        return []
-    first, last = info.window
-    share = (last - info.load_dropped_at) / (last - first) if last > first else 0.0
-    if share <= DRAIN_SHARE_ALLOWED:
-        return []
-    return [
-        f"during {share:.0%} of the window fewer than {info.concurrency} sessions were live, as the list ran "
-        "out; --duration keeps the load steady"
-    ]
 
 
 def _lag_warning(info: LevelInfo, done: list[RequestRecord]) -> list[str]:

@@ -11,10 +11,10 @@ from flashpoint.agentx.archive import (
     Archive,
     ArchiveWriter,
     ClientLag,
+    CorpusInfo,
     LevelInfo,
     RunInfo,
     ServerInfo,
-    SessionsInfo,
     read_archive,
 )
 from flashpoint.agentx.metrics import window
@@ -68,7 +68,7 @@ def made_run_info(**fields: Any) -> RunInfo:
         "server": ServerInfo(url="http://127.0.0.1:1", model="mock", models_answer={"data": []}),
         "config": {"seed": 0},
         "accelerators": 1,
-        "sessions": SessionsInfo(path="s.jsonl", sha256="0" * 64, sessions=1, turns=1),
+        "corpus": CorpusInfo(path="corpus", sha256="0" * 64, sessions=1),
         "cache_bust": "abc",
     }
     return RunInfo(**(values | fields))
@@ -83,7 +83,6 @@ def made_level_info(records: list[RequestRecord], **fields: Any) -> LevelInfo:
         "start": 0.0,
         "end": max((record.end for record in records), default=0.0),
         "window": window(records),
-        "load_dropped_at": None,
         "sessions_started": 1,
         "requests": len(records),
         "client_lag": ClientLag(p50=1e-6, p90=1e-6, p99=1e-6, max=1e-6),
