@@ -128,7 +128,7 @@ def test_readers_name_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     refused(good_run[:100], good_rows, r"run\.json: not a run file")
     refused(b'{"format": "other"}', good_rows, "format: Input should be 'flashpoint-run'")
-    refused(good_run.replace(X), good_rows, "format_version")
+    refused(good_run.replace(b'"format_version": 2', b'"format_version": 3'), good_rows, "format_version")
     extra = json.loads(good_run) | {"surprise": 1}
     refused(json.dumps(extra).encode(), good_rows, "surprise")
     refused(good_run, good_rows[:-100], r"requests\.parquet: not a readable Parquet file")
