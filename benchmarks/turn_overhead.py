@@ -35,7 +35,7 @@ from flashpoint.engine.scheduler import Scheduler
 from flashpoint.models.deepseek_v41.chat import DeepseekRenderer
 from flashpoint.models.deepseek_v41.preset_tokenizers import v4_tokenizer
 from flashpoint.server.chat_api import conversation_of
-from flashpoint.server.encoder import StandardEncoder
+from flashpoint.encoder import StandardEncoder
 from flashpoint.server.protocol import ChatRequest, IgnoredFields, parse_request
 from flashpoint.server.tokenizer import Tokenizer
 
