@@ -21,6 +21,7 @@ from flashpoint.agentx.traces.chains import (
     IndexedCall,
     find_chains,
     is_auxiliary,
+    shared_blocks,
     split_preamble,
     worker_groups,
 )
@@ -165,11 +166,11 @@ class _Builder:
                 self.dropped.append(agent.agent_id)
                 continue
             streams = self._add_subagent(position, agent)
-            if streams:
-                groups[spawn, self._join(position, agent.end)].append((agent, streams))
+            groups[spawn, self._join(position, agent.end)].append((agent, streams))
         for (spawn, join), members in groups.items():
             started = tuple(stream for _, streams in members for stream in streams)
-            self.branches.append(Branch(started, min(agent.t for agent, _ in members), spawn, join))
+            if started:  # sub-agents that called nothing start and join nothing
+                self.branches.append(Branch(started, min(agent.t for agent, _ in members), spawn, join))
 
     def _add_subagent(self, position: int, agent: SubAgent) -> list[int]:
         if not agent.calls:
@@ -240,9 +241,7 @@ def _split(
         else:
             name = f"fa:{number:03d}"
         named.append((f"{id}{separator}{name}", list(found)))
-    return sorted([*preamble, *main], key=lambda item: (item[1].t, item[0])) if preamble else list(
-        main
-    ), named
+    return sorted([*preamble, *main], key=lambda item: (item[1].t, item[0])), named
 
 
 def _with_predecessors(streams: Sequence[Stream], scopes: Sequence[str]) -> list[Stream]:
@@ -293,10 +292,13 @@ def _with_hits(streams: Sequence[Stream], orders: Sequence[int]) -> list[Stream]
     seen: set[int] = set()
     hits: dict[tuple[int, int], int] = {}
     for _, number, i in sorted(keys):
-        ids = streams[number].turns[i].call.hash_ids.tolist()
-        count = next((n for n, id in enumerate(ids) if id not in seen), len(ids))
-        hits[number, i] = count
-        seen.update(ids[count:])
+        turns = streams[number].turns
+        ids = turns[i].call.hash_ids
+        # What the turn before sent has been seen; only what is new needs a look.
+        known = shared_blocks(turns[i - 1].call.hash_ids, ids) if i else 0
+        new = ids[known:].tolist()
+        hits[number, i] = known + next((n for n, id in enumerate(new) if id not in seen), len(new))
+        seen.update(new)
     return [
         replace(
             stream,
