@@ -128,6 +128,10 @@ class LevelInfo(_Model):
     sessions_started: int
     requests: int
     client_lag: ClientLag | None
+    lateness: ClientLag | None = Field(
+        default=None, description="seconds by which requests were sent after the schedule wanted them sent"
+    )
+    broken_waits: int = Field(default=0, description="turns sent although their recorded waits never end")
     idle_skipped: dict[Literal["session", "system"], float] = Field(
         default={}, description="seconds by which timers were pulled forward, by cap"
     )
