@@ -235,7 +235,7 @@ class ArchiveWriter:
                 self._write(name, _parquet(table.schema, self._tables[name]))
         self._write_run(self.run.model_copy(update={"levels": [*self.run.levels, info]}))
 
-    def finish(self, status: RunStatus, detail: str | None, finished: str) -> None:
+    def finish(self, status: RunStatus, detail: str | None, finished: str | None) -> None:
         """Write down how the run ended."""
         self._write_run(
             self.run.model_copy(update={"status": status, "status_detail": detail, "finished": finished})

@@ -1,8 +1,8 @@
-"""Every figure that the official harness reports, beside the same figure computed here from its records.
+"""Every figure that another tool reports, beside the same figure computed here from its records.
 
-Equal means: within 1e-6 of the official value, or within the resolution of its clock where the harness takes
-differences of epoch nanoseconds as doubles (their step is 256 ns). A figure that cannot be computed from the
-records stays in the list with the reason.
+Equal means: within 1e-6 of the reported value, or within the resolution of its clock where the official
+harness takes differences of epoch nanoseconds as doubles (their step is 256 ns). A figure that cannot be
+computed from the records stays in the list with the reason.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from flashpoint.agentx import metrics
-from flashpoint.agentx.imports.imported import Imported
+from flashpoint.agentx.imports import figures
+from flashpoint.agentx.imports.imported import PHASE_SECONDS, POINT, Imported
 from flashpoint.agentx.imports.occupancy import occupancy
-from flashpoint.agentx.imports.official import PHASE_SECONDS
-from flashpoint.agentx.records import RequestRecord
 
 TOLERANCE = 1e-6
 CLOCK_STEPS = 512e-9
 """Two roundings of an epoch time in ns to a double. Unit: s."""
+NOT_OF_POINT = "not a figure of the request records, or InferenceX does not say how it is made"
 
 
 @dataclass(frozen=True)
@@ -52,113 +53,12 @@ class Finding:
 
 
 def crosscheck(imported: Imported) -> list[Finding]:
-    """Compare every reported figure of an official run, in the order of the harness's file."""
+    """Compare every reported figure, in the order of the source; none where there are no records."""
+    if not imported.records:
+        return []
     ours = _Recomputed(imported)
-    return [ours.finding(name, value) for name, value in imported.level.reported.items() if name != PHASE_SECONDS]
-
-
-PerRequest = Callable[[RequestRecord], float | None]
-Scalar = Callable[[Sequence[RequestRecord]], float | None]
-
-
-def _inverse(of: PerRequest) -> PerRequest:
-    def inverse(record: RequestRecord) -> float | None:
-        value = of(record)
-        return 1 / value if value else None
-
-    return inverse
-
-
-def _decode(record: RequestRecord) -> float | None:
-    return None if record.last_token is None or record.ttft is None else record.last_token - record.ttft
-
-
-def _full_decode(record: RequestRecord) -> float | None:
-    return None if record.ttft is None else record.end - record.start - record.ttft
-
-
-def _total_tokens(record: RequestRecord) -> float | None:
-    known = record.prompt_tokens is not None and record.output_tokens is not None
-    return (record.prompt_tokens or 0) + (record.output_tokens or 0) if known else None
-
-
-def _prefill_rate(record: RequestRecord) -> float | None:
-    return record.prompt_tokens / record.ttft if record.ttft and record.prompt_tokens is not None else None
-
-
-def _e2e_rate(record: RequestRecord) -> float | None:
-    return record.output_tokens / record.last_token if record.last_token and record.output_tokens else None
-
-
-PER_REQUEST: dict[str, tuple[str, PerRequest]] = {
-    "request_latency": ("s", lambda r: r.last_token),
-    "time_to_first_token": ("s", lambda r: r.ttft),
-    "time_to_first_output_token": ("s", lambda r: r.ttft_answer),
-    "time_to_second_token": ("s", metrics.time_to_second_token),
-    "inter_token_latency": ("s", metrics.inter_token_latency),
-    "full_response_inter_token_latency": ("s", metrics.full_response_itl),
-    "output_token_throughput_per_user": ("tok/s", _inverse(metrics.inter_token_latency)),
-    "full_response_output_token_throughput_per_user": ("tok/s", _inverse(metrics.full_response_itl)),
-    "e2e_output_token_throughput": ("tok/s", _e2e_rate),
-    "prefill_throughput_per_user": ("tok/s", _prefill_rate),
-    "decode_duration": ("s", _decode),
-    "full_decode_duration": ("s", _full_decode),
-    "input_sequence_length": ("tokens", lambda r: r.prompt_tokens),
-    "output_sequence_length": ("tokens", lambda r: r.output_tokens),
-    "usage_prompt_tokens": ("tokens", lambda r: r.prompt_tokens),
-    "usage_completion_tokens": ("tokens", lambda r: r.output_tokens),
-    "usage_total_tokens": ("tokens", _total_tokens),
-    "usage_prompt_cache_read_tokens": ("tokens", lambda r: r.cached_tokens),
-    "osl_mismatch_diff_pct": ("share", metrics.output_length_mismatch),
-}
-"""Distributions over the successful requests: unit and the value of one request."""
-
-SCALARS: dict[str, tuple[str, Scalar]] = {
-    "request_count": ("requests", lambda records: len(metrics.successful(records))),
-    "error_request_count": ("requests", lambda records: _ended(records, "error")),
-    "context_overflow_count": ("requests", lambda records: _ended(records, "overflow")),
-    "completed_request_count": ("requests", lambda records: _ended(records, "ok", "error")),
-    "request_error_rate": (
-        "share",
-        lambda records: _ended(records, "error") / _ended(records, "ok", "error"),
-    ),
-    "benchmark_duration": ("s", metrics.window_seconds),
-    "request_throughput": ("requests/s", metrics.request_throughput),
-    "output_token_throughput": ("tok/s", lambda records: metrics.output_throughput(records, 1)),
-    "input_token_throughput": ("tok/s", lambda records: metrics.input_throughput(records, 1)),
-    "total_token_throughput": ("tok/s", lambda records: metrics.total_throughput(records, 1)),
-    "total_output_tokens": ("tokens", metrics.output_tokens),
-    "total_isl": ("tokens", metrics.prompt_tokens),
-    "total_osl": ("tokens", metrics.output_tokens),
-    "total_usage_prompt_tokens": ("tokens", metrics.prompt_tokens),
-    "total_usage_completion_tokens": ("tokens", metrics.output_tokens),
-    "total_usage_total_tokens": (
-        "tokens",
-        lambda records: (metrics.prompt_tokens(records) or 0) + (metrics.output_tokens(records) or 0),
-    ),
-    "total_usage_prompt_cache_read_tokens": ("tokens", metrics.cached_tokens),
-    "overall_usage_prompt_cache_read_pct": ("share", metrics.cache_hit_share),
-    "osl_mismatch_count": (
-        "requests",
-        lambda records: sum(map(bool, map(metrics.is_output_length_mismatch, metrics.successful(records)))),
-    ),
-}
-"""Figures of the whole run: unit and the function of its records."""
-
-REASONS: tuple[tuple[str, str], ...] = (
-    ("theoretical_prefix_cache_hit", "needs the traces: the records do not name the blocks of a prompt"),
-    ("output_token_count", "answer tokens without reasoning: the archive counts both together"),
-    ("http_req_", "timings inside the HTTP client, which the archive does not keep"),
-    ("adj_", "counts a failed request as infinitely slow, by nearest rank; no figure of ours does"),
-    ("effective_", "a rate spread over each request's time; no figure of ours"),
-    ("active_", "a rate over the busy time alone; no figure of ours"),
-    ("tokens_in_flight", "tokens held by open requests, modelled by the harness; no figure of ours"),
-)
-"""Why a figure is not computed, by the start of its name; the first that fits."""
-
-
-def _ended(records: Sequence[RequestRecord], *statuses: str) -> int:
-    return sum(r.phase == "measured" and r.status in statuses for r in records)
+    reported = imported.levels[0].reported
+    return [ours.finding(name, value) for name, value in reported.items() if name != PHASE_SECONDS]
 
 
 class _Recomputed:
@@ -168,6 +68,17 @@ class _Recomputed:
         self._records = imported.records
         self._distributions = self._all_distributions(imported)
         self._occupancies = _occupancies(imported)
+        # A run that was stopped has no phase of a known length: the harness falls back to the window.
+        stopped = imported.levels[0].status == "stopped"
+        done = metrics.successful(imported.records)
+        ends = [r.start + imported.last_response[r.request_id] for r in done]
+        self._until_last_response = max(ends) - min(r.start for r in done) if done else None
+        self._accelerators = imported.run.accelerators
+        self._observed = (
+            metrics.window_seconds(imported.records)
+            if stopped
+            else imported.levels[0].reported.get(PHASE_SECONDS)
+        )
 
     def _all_distributions(self, imported: Imported) -> dict[str, tuple[str, list[float], float]]:
         """Unit, values and resolution of every distribution."""
@@ -175,9 +86,11 @@ class _Recomputed:
         measured = [r for r in imported.records if r.phase == "measured" and r.due is not None]
         found = {
             name: (unit, [v for v in map(value, done) if v is not None], 0.0)
-            for name, (unit, value) in PER_REQUEST.items()
+            for name, (unit, value) in figures.PER_REQUEST.items()
         }
-        gaps = [b - a for r in done if r.chunks == r.output_tokens for a, b in _pairs(r.token_offsets)]
+        gaps = [
+            b - a for r in done if r.chunks == r.output_tokens for a, b in pairwise(r.token_offsets.tolist())
+        ]
         whole = all(r.chunks == r.output_tokens for r in done)
         found["inter_chunk_latency"] = ("s", gaps if whole else [], 0.0)
         waits = [r.start - r.due for r in measured if r.due is not None]
@@ -189,9 +102,18 @@ class _Recomputed:
 
     def finding(self, figure: str, official: float) -> Finding:
         """Compare one official figure."""
-        if figure in SCALARS:
-            unit, function = SCALARS[figure]
-            return Finding(figure, unit, official, function(self._records), _absent(function(self._records)))
+        if figure.startswith(POINT):
+            unit, value = self._of_point(figure.removeprefix(POINT))
+            return Finding(figure, unit, official, value, NOT_OF_POINT if value is None else None)
+        if figure in figures.SCALARS:
+            unit, function = figures.SCALARS[figure]
+            value = function(self._records)
+            return Finding(figure, unit, official, value, _absent(value))
+        if figure in figures.RATES:
+            unit, numerator = figures.RATES[figure]
+            total, seconds = numerator(self._records), self._observed
+            rate = total / seconds if total is not None and seconds else None
+            return Finding(figure, unit, official, rate, _absent(rate))
         metric, _, statistic = figure.rpartition("_")
         if metric in self._occupancies:
             value = self._occupancies[metric].get(statistic)
@@ -203,16 +125,41 @@ class _Recomputed:
             if statistic == "sum":
                 resolution *= len(values)
             return Finding(figure, unit, official, value, _absent(value), resolution)
-        reason = next((why for start, why in REASONS if figure.startswith(start)), "no figure of ours")
+        reason = next(
+            (why for start, why in figures.REASONS if figure.startswith(start)), "no figure of ours"
+        )
         return Finding(figure, "", official, None, reason)
+
+    def _of_point(self, figure: str) -> tuple[str, float | None]:
+        """Unit and value of a figure as InferenceX defines it."""
+        metric, _, statistic = figure.rpartition("_")
+        if figure in ("request_count", "theoretical_prefix_cache_hit"):
+            return "", float(len(metrics.successful(self._records))) if figure == "request_count" else None
+        if figure == "benchmark_duration":
+            return "s", self._until_last_response
+        rate, per, _ = figure.partition("_per_accelerator")
+        if rate in figures.RATES:
+            unit, numerator = figures.RATES[rate]
+            total, seconds = numerator(self._records), self._until_last_response
+            share = self._accelerators if per else 1
+            return unit, total / seconds / share if total is not None and seconds else None
+        if statistic == "std":  # of n or n - 1: InferenceX does not say
+            return "", None
+        if metric in figures.POINT_INVERSES:
+            slowest = statistics(self._values(figures.POINT_INVERSES[metric]), statistic)
+            return "tok/s", 1 / slowest if slowest else None
+        if metric in figures.POINT_PER_REQUEST:
+            unit, value = figures.POINT_PER_REQUEST[metric]
+            return unit, statistics(self._values(value), statistic)
+        return "", None
+
+    def _values(self, of: figures.PerRequest) -> list[float]:
+        each = map(of, metrics.successful(self._records))
+        return [value for value in each if value is not None]
 
 
 def _absent(value: float | None) -> str | None:
     return "the records do not hold what it is made of" if value is None else None
-
-
-def _pairs(times: Sequence[float]) -> list[tuple[float, float]]:
-    return list(zip(times[:-1], times[1:], strict=True))
 
 
 def statistics(values: Sequence[float], name: str) -> float | None:
@@ -251,10 +198,10 @@ def _occupancies(imported: Imported) -> dict[str, dict[str, float]]:
 
 def _phase(imported: Imported) -> tuple[float, float] | None:
     """The span over which the harness averages: the measured phase, cut at the last response if stopped."""
-    begun, seconds = imported.level.measured_from, imported.level.reported.get(PHASE_SECONDS)
+    begun, seconds = imported.levels[0].measured_from, imported.levels[0].reported.get(PHASE_SECONDS)
     measured = [r for r in imported.records if r.phase == "measured"]
     if begun is None or not measured:
         return None
-    if imported.level.status == "stopped":
+    if imported.levels[0].status == "stopped":
         return begun, max(r.start + imported.last_response[r.request_id] for r in measured)
     return (begun, begun + seconds) if seconds is not None else None

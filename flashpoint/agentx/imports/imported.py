@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import orjson
 import pyarrow as pa
@@ -15,6 +15,11 @@ from flashpoint.agentx.archive import LevelInfo, RunInfo
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.errors import FlashpointError
 
+PHASE_SECONDS = "measured_phase_duration"
+"""Name of the one reported figure that the harness does not print: its end time - its start time. Unit: s."""
+POINT = "inferencex."
+"""Before the names of a point's figures where the harness's own figures are there too."""
+
 
 class ImportFailed(FlashpointError):
     """Another tool's results cannot be read; the message names the file, the place and the reason."""
@@ -22,10 +27,10 @@ class ImportFailed(FlashpointError):
 
 @dataclass(frozen=True)
 class Imported:
-    """A run of one level as read from another tool's files, before it is an archive."""
+    """A run as read from another tool's files, before it is an archive; only level 0 can have records."""
 
     run: RunInfo
-    level: LevelInfo
+    levels: list[LevelInfo]
     records: list[RequestRecord] = field(default_factory=list)
     series: pa.Table | None = None
     last_response: Mapping[str, float] = field(default_factory=dict)
@@ -48,7 +53,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a JSON value is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

@@ -15,14 +15,12 @@ from typing import Any
 from flashpoint import __version__
 from flashpoint.agentx.archive import CorpusInfo, LevelInfo, RunInfo, ServerInfo
 from flashpoint.agentx.imports import official_records, official_series
-from flashpoint.agentx.imports.imported import Imported, ImportFailed, is_number, read_json
+from flashpoint.agentx.imports.imported import PHASE_SECONDS, Imported, ImportFailed, is_number, read_json
 from flashpoint.agentx.metrics import window
 
 RECORDS_FILE = "profile_export.jsonl"
 AGGREGATE_FILE = "profile_export_aiperf.json"
 SERIES_FILE = "server_metrics_export.json"
-PHASE_SECONDS = "measured_phase_duration"
-"""Name of the one reported figure that the harness does not print: its end time - its start time. Unit: s."""
 
 SECRET_OPTIONS = ("--api-key", "--header", "-H")
 
@@ -85,7 +83,7 @@ def read_official(folder: Path, accelerators: int, description: Mapping[str, Any
     )
     return Imported(
         run=run,
-        level=level,
+        levels=[level],
         records=records,
         series=official_series.read_series(series_file, origin) if series_file.exists() else None,
         last_response=official_records.last_responses(lines),
@@ -140,9 +138,9 @@ def _object(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _endpoint(config: Mapping[str, Any]) -> dict[str, Any]:
     """The endpoint's settings without what may hold a secret."""
     kept = _object(config, "endpoint")
-    return {
-        name: value for name, value in kept.items() if name not in ("api_key", "headers", "urls")
-    } | {"url": _url(config)}
+    return {name: value for name, value in kept.items() if name not in ("api_key", "headers", "urls")} | {
+        "url": _url(config)
+    }
 
 
 def _without_secrets(command: list[str]) -> list[str]:

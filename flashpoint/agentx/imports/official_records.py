@@ -229,5 +229,3 @@ def _seconds(line: Line, name: str) -> float | None:
 def _count(line: Line, name: str) -> int | None:
     value = _metric(line, name, "tokens")
     return int(value) if is_number(value) else None
-
-

@@ -1,9 +1,9 @@
 """The official harness's `server_metrics_export.json` as the archive's server series.
 
 The file holds slices of the scraped series, no samples: of a gauge the mean of each slice, of a counter its
-increase. A gauge becomes a point at the end of each slice. A counter becomes a running total that starts at 0
-with the first slice, under its Prometheus name (the harness drops `_total`), so differences are what the server
-counted. Histograms have no single value and are left out.
+increase. A gauge becomes a point at the end of each slice. A counter becomes a running total that starts at
+0 with the first slice, under its Prometheus name (the harness drops `_total`), so differences are what the
+server counted. Histograms have no single value and are left out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _rows(name: str, kind: str, labels: str, slices: list[dict[str, Any]], origi
     if kind == "gauge":
         values = [piece.get("avg") for piece in ordered]
         return [
-            (t, name, labels, float(value)) for t, value in zip(ends, values, strict=True) if value is not None
+            (t, name, labels, float(value))
+            for t, value in zip(ends, values, strict=True)
+            if value is not None
         ]
     if kind != "counter" or not ordered:
         return []
