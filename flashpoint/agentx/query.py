@@ -101,11 +101,11 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
     except duckdb.Error as error:
         raise QueryError(str(error)) from error
     kinds = [statement.type for statement in statements]
-    if len(kinds) != 1 or kinds[0] not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
+    if kinds != [duckdb.StatementType.SELECT]:
         found = ", ".join(kind.name for kind in kinds) or "nothing"
         raise InvalidValue("query", sql, f"one statement that reads (select …), not: {found}")
     try:
-        return connection.execute(statements[0]).to_arrow_table()
+        return connection.sql(statements[0]).to_arrow_table()
     except (duckdb.BinderException, duckdb.CatalogException) as error:
         raise QueryError(f"{str(error).splitlines()[0]}\n{describe()}") from error
     except duckdb.Error as error:

@@ -82,16 +82,10 @@ SCALARS: dict[str, tuple[str, Scalar]] = {
     "total_osl": ("tokens", metrics.output_tokens),
     "total_usage_prompt_tokens": ("tokens", metrics.prompt_tokens),
     "total_usage_completion_tokens": ("tokens", metrics.output_tokens),
-    "total_usage_total_tokens": (
-        "tokens",
-        lambda records: (metrics.prompt_tokens(records) or 0) + (metrics.output_tokens(records) or 0),
-    ),
+    "total_usage_total_tokens": ("tokens", lambda records: _all_tokens(records)),
     "total_usage_prompt_cache_read_tokens": ("tokens", metrics.cached_tokens),
     "overall_usage_prompt_cache_read_pct": ("share", metrics.cache_hit_share),
-    "osl_mismatch_count": (
-        "requests",
-        lambda records: sum(map(bool, map(metrics.is_output_length_mismatch, metrics.successful(records)))),
-    ),
+    "osl_mismatch_count": ("requests", lambda records: _mismatches(records)),
 }
 """Figures of the whole run: unit and the function of its records."""
 
@@ -114,6 +108,17 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("tokens_in_flight", "tokens held by open requests, modelled by the harness; no figure of ours"),
 )
 """Why a figure is not computed, by the start of its name; the first that fits."""
+
+
+def _all_tokens(records: Sequence[RequestRecord]) -> int | None:
+    prompt, output = metrics.prompt_tokens(records), metrics.output_tokens(records)
+    return None if prompt is None or output is None else prompt + output
+
+
+def _mismatches(records: Sequence[RequestRecord]) -> int | None:
+    each = [metrics.is_output_length_mismatch(r) for r in metrics.successful(records)]
+    known = [missed for missed in each if missed is not None]
+    return sum(known) if known else None
 
 
 def _ended(records: Sequence[RequestRecord], *statuses: str) -> int:

@@ -46,12 +46,15 @@ def render_import(result: ImportResult) -> Group:
     table = Table(
         title=Text("reported figures, recomputed from the requests"),
         title_justify="left",
+        caption="times in s, shares of 1, rates per s",
+        caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
+        collapse_padding=True,
     )
-    table.add_column("figure")
-    for heading in ("reported", "recomputed", "difference", "equal"):
-        table.add_column(heading, justify="right")
+    table.add_column("figure", no_wrap=True)
+    for heading in ("reported", "recomputed", "apart", "equal"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for finding in result.findings:
         if finding.figure in SHOWN or finding in different:
             table.add_row(*_row(finding))
@@ -66,11 +69,10 @@ def render_import(result: ImportResult) -> Group:
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
-    unit = f" {finding.unit}" if finding.unit else ""
     return (
         finding.figure,
-        f"{finding.official:.9g}{unit}",
-        ABSENT if finding.recomputed is None else f"{finding.recomputed:.9g}{unit}",
+        f"{finding.official:.6g}",
+        ABSENT if finding.recomputed is None else f"{finding.recomputed:.6g}",
         ABSENT if finding.difference is None else f"{finding.difference:.1e}",
         {True: "yes", False: "NO", None: ABSENT}[finding.equal],
     )
