@@ -53,7 +53,7 @@ def render_import(result: ImportResult) -> Group:
         collapse_padding=True,
     )
     table.add_column("figure", no_wrap=True)
-    for heading in ("reported", "recomputed", "apart", "equal"):
+    for heading in ("reported", "recomputed", "apart", "same"):
         table.add_column(heading, justify="right", no_wrap=True)
     for finding in result.findings:
         if finding.figure in SHOWN or finding in different:
