@@ -89,6 +89,7 @@ def read_points(paths: Sequence[Path], accelerators: int | None, description: Ma
     if len(counts) > 1:
         raise InvalidValue("num_gpus", sorted(counts), "the same in all points; import them one by one")
     dataset = first.get("dataset") if isinstance(first.get("dataset"), dict) else {}
+    entries = (dataset or {}).get("num_dataset_entries")
     run = RunInfo(
         source="inferencex",
         status="complete",
@@ -104,7 +105,7 @@ def read_points(paths: Sequence[Path], accelerators: int | None, description: Ma
         corpus=CorpusInfo(
             path=str((dataset or {}).get("hf_dataset_name") or ""),
             sha256=None,
-            sessions=(dataset or {}).get("num_dataset_entries"),
+            sessions=entries if isinstance(entries, int) else None,
         ),
         cache_bust="",
     )
@@ -139,6 +140,8 @@ def point_accelerators(point: Point, given: int | None, path: Path) -> int:
         if given is None:
             raise InvalidValue("accelerators", None, f"a number, as {path} does not say how many there were")
         return given
+    if own < 1 or own != int(own):
+        raise InvalidValue(f"{path}: num_gpus", own, "a whole number of at least 1")
     if given is not None and given != own:
         raise InvalidValue("accelerators", given, f"{int(own)}, as {path} says, or no such option")
     return int(own)

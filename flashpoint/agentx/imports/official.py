@@ -16,9 +16,9 @@ from flashpoint import __version__
 from flashpoint.agentx.archive import CorpusInfo, LevelInfo, RunInfo, ServerInfo
 from flashpoint.agentx.imports import official_records, official_series
 from flashpoint.agentx.imports.imported import PHASE_SECONDS, Imported, ImportFailed, is_number, read_json
+from flashpoint.agentx.imports.official_records import RECORDS_FILE
 from flashpoint.agentx.metrics import window
 
-RECORDS_FILE = "profile_export.jsonl"
 AGGREGATE_FILE = "profile_export_aiperf.json"
 SERIES_FILE = "server_metrics_export.json"
 
@@ -64,7 +64,8 @@ def read_official(folder: Path, accelerators: int, description: Mapping[str, Any
         invalid=invalid,
     )
     run_info = _object(aggregate, "run_info")
-    dataset = (config.get("datasets") or [{}])[0]
+    dataset = (_objects(config, "datasets") or [{}])[0]
+    entries = dataset.get("entries")
     run = RunInfo(
         source="agentx-harness",
         status=level.status,
@@ -77,7 +78,11 @@ def read_official(folder: Path, accelerators: int, description: Mapping[str, Any
         server=ServerInfo(url=_url(config), model=_model(config), description=dict(description)),
         config={"seed": run_info.get("random_seed"), **config, "endpoint": _endpoint(config)},
         accelerators=accelerators,
-        corpus=CorpusInfo(path=str(dataset.get("path") or ""), sha256=None, sessions=dataset.get("entries")),
+        corpus=CorpusInfo(
+            path=str(dataset.get("path") or ""),
+            sha256=None,
+            sessions=entries if isinstance(entries, int) else None,
+        ),
         tokenizer=None,
         cache_bust="",
     )
@@ -122,7 +127,7 @@ def _phase_seconds(aggregate: Mapping[str, Any]) -> float | None:
 
 
 def _measured_phase(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    for phase in config.get("phases") or []:
+    for phase in _objects(config, "phases"):
         if phase.get("name") == "profiling" and is_number(phase.get("concurrency")):
             return phase
     raise ImportFailed(
@@ -133,6 +138,11 @@ def _measured_phase(config: Mapping[str, Any], folder: Path) -> Mapping[str, Any
 def _object(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = values.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _objects(values: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = values.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
 def _endpoint(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +172,7 @@ def _url(config: Mapping[str, Any]) -> str:
 
 
 def _model(config: Mapping[str, Any]) -> str:
-    items = _object(config, "models").get("items") or [{}]
+    items = _objects(_object(config, "models"), "items") or [{}]
     return str(items[0].get("name") or "")
 
 

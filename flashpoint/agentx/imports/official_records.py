@@ -19,6 +19,7 @@ import orjson
 from flashpoint.agentx.imports.imported import ImportFailed, is_number
 from flashpoint.agentx.records import Phase, RequestRecord, Status, spread_tokens
 
+RECORDS_FILE = "profile_export.jsonl"
 PHASES: dict[str, Phase] = {"warmup": "warmup", "profiling": "measured"}
 _REQUIRED = {
     "x_request_id": str,
@@ -217,7 +218,10 @@ def _metric(line: Line, name: str, unit: str) -> Any:
     if found is None:
         return None
     if not isinstance(found, dict) or found.get("unit") != unit:
-        raise ImportFailed(f"metrics.{name}: got {found!r}; expected a value in {unit}")
+        raise ImportFailed(
+            f"{RECORDS_FILE}, request {line['metadata']['x_request_id']}: "
+            f"metrics.{name}: got {found!r}; expected a value in {unit}"
+        )
     return found.get("value")
 
 

@@ -15,14 +15,20 @@ import orjson
 import pyarrow as pa
 
 from flashpoint.agentx.archive import SERIES_SCHEMA
-from flashpoint.agentx.imports.imported import is_number, read_json
+from flashpoint.agentx.imports.imported import ImportFailed, is_number, read_json
 
 Row = tuple[float, str, str, float]
 
 
 def read_series(path: Path, origin_ns: int) -> pa.Table:
     """The series of level 0; times are seconds since `origin_ns`."""
-    content = read_json(path)
+    try:
+        return _series(read_json(path), origin_ns)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ImportFailed(f"{path}: not in the form of the harness's server metrics ({error!r})") from error
+
+
+def _series(content: dict[str, Any], origin_ns: int) -> pa.Table:
     slices: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for part in ("warmup_metrics", "metrics"):
         for name, metric in (content.get(part) or {}).items():

@@ -141,6 +141,13 @@ def test_accelerators_unknown_or_contradicted(tmp_path, fields, given):
         import_run(source, tmp_path / "out", given)
 
 
+@pytest.mark.parametrize("count", [0, 2.5])
+def test_no_such_number_of_accelerators(tmp_path, count):
+    source = write(tmp_path / "p.json", made_point(num_gpus=count))
+    with pytest.raises(InvalidValue, match=r"num_gpus: got"):
+        import_run(source, tmp_path / "out")
+
+
 @pytest.mark.parametrize("below", ["", "aiperf_artifacts", "results/aiperf_artifacts"])
 def test_a_point_beside_the_harness_output(tmp_path, below):
     bundle = tmp_path / "bundle"

@@ -205,8 +205,15 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ImportFailed, match=r"benchmark_phase: got 'rest'; expected warmup or profiling"):
         read_official(folder, 1, {})
     records.write_text(whole.replace('"unit":"ms"', '"unit":"s"'))
-    with pytest.raises(ImportFailed, match=r"expected a value in ms"):
+    with pytest.raises(ImportFailed, match=r"request 0?\w+-.*: metrics.\w+: got .*; expected a value in ms"):
         read_official(folder, 1, {})
+    records.write_text(whole)
+    series = folder / "server_metrics_export.json"
+    kept = series.read_text()
+    series.write_text(kept.replace('"start_ns"', '"begin_ns"'))
+    with pytest.raises(ImportFailed, match=r"server_metrics_export.json: not in the form"):
+        read_official(folder, 1, {})
+    series.write_text(kept)
     records.write_text("\n")
     with pytest.raises(ImportFailed, match="holds no request"):
         read_official(folder, 1, {})
