@@ -109,6 +109,42 @@ def report(
     Console().print(f"report: {out.resolve()}", soft_wrap=True)
 
 
+@app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="output of the official harness, or InferenceX points")],
+    out: Annotated[Path, typer.Option("--out", help="archive folder to write; must be new or empty")],
+    accelerators: Annotated[int | None, typer.Option(help="accelerators that served; default: 1")] = None,
+    description: Annotated[
+        list[str] | None, typer.Option(help="what is known of the server, as key=value; repeatable")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import a run that another tool measured, and check its figures; exit 1 where one differs."""
+    from flashpoint.agentx.imports.render import render_import
+    from flashpoint.agentx.imports.run import import_run, key_values
+
+    result = import_run(source, out, accelerators, key_values("description", description or []))
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        Console().print(render_import(result))
+    raise typer.Exit(0 if result.equal else 1)
+
+
+@app.command()
+def query(
+    runs_and_sql: Annotated[list[str], typer.Argument(metavar="RUN… SQL", help="run archives, then a query")],
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print the rows as CSV")] = False,
+) -> None:
+    """Ask run archives in SQL; tables: requests, runs (a row per level), steps, server_metrics."""
+    from flashpoint.agentx.query import print_csv, print_json, print_table, query
+
+    *runs, sql = runs_and_sql
+    rows = query(runs, sql)
+    (print_json if as_json else print_csv if as_csv else print_table)(rows)
+
+
 @app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(help="golden folder: a checkpoint with cases/")],

@@ -38,9 +38,9 @@ def commands(group=None, path=()):
 
 def test_the_commands_are_those_of_the_readme():
     assert {" ".join(path) for path in commands()} == {
-        "", "serve", "memory", "replay", "report", "verify", "version", "checkpoint", "checkpoint inspect",
-        "checkpoint init", "sessions", "sessions generate", "sessions stats", "sessions validate",
-        "sessions convert",
+        "", "serve", "memory", "replay", "report", "import", "query", "verify", "version", "checkpoint",
+        "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
+        "sessions validate", "sessions convert",
     }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
         pa.field("play", pa.int32(), nullable=False),
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("request_id", pa.string(), nullable=False),
-        pa.field("max_tokens", pa.int64(), nullable=False),
+        pa.field("max_tokens", pa.int64()),
         pa.field("start", pa.float64(), nullable=False),
         pa.field("end", pa.float64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
@@ -124,8 +124,10 @@ class LevelInfo(_Model):
     end: float
     measured_from: float | None = Field(default=None, description="end of the warm-up")
     duration: float | None = Field(default=None, description="length asked for, seconds")
-    window: tuple[float, float] | None = Field(description="first start, last end of the successful requests")
-    sessions_started: int
+    window: tuple[float, float] | None = Field(
+        description="first start, last content chunk of the successful requests"
+    )
+    sessions_started: int | None
     requests: int
     client_lag: ClientLag | None
     lateness: ClientLag | None = Field(
@@ -237,7 +239,7 @@ class ArchiveWriter:
                 self._write(name, _parquet(table.schema, self._tables[name]))
         self._write_run(self.run.model_copy(update={"levels": [*self.run.levels, info]}))
 
-    def finish(self, status: RunStatus, detail: str | None, finished: str) -> None:
+    def finish(self, status: RunStatus, detail: str | None, finished: str | None) -> None:
         """Write down how the run ended."""
         self._write_run(
             self.run.model_copy(update={"status": status, "status_detail": detail, "finished": finished})
