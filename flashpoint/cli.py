@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from flashpoint import __version__
+from flashpoint.agentx.curves.compare_config import CompareConfig
 from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cache.config import TierConfig
@@ -146,6 +147,44 @@ def query(
 
 
 @app.command()
+@takes(CompareConfig)
+def compare(
+    config: CompareConfig,
+    a: Annotated[str, typer.Argument(help="run archives (comma-separated) or a curve file")],
+    b: Annotated[str, typer.Argument(help="the same, of what A is compared with")],
+    as_json: AsJson = False,
+) -> int:
+    """Compare two curves at one speed: the ratio and what it rests on. Exit 1 where there is no ratio."""
+    from flashpoint.agentx.curves.compare import compare as compare_curves
+    from flashpoint.agentx.curves.curve import load_curve
+    from flashpoint.agentx.curves.table import render_comparison
+
+    found = compare_curves(load_curve(a), load_curve(b), config)
+    if as_json:
+        print(json.dumps(found.as_json()))
+    else:
+        _print_wide(render_comparison(found))
+    return 0 if found.ratio is not None else 1
+
+
+@app.command()
+def claim(
+    name: Annotated[str, typer.Argument(help="claim file, or the name of a shipped one: vera-rubin-58x")],
+    as_json: AsJson = False,
+) -> None:
+    """What follows from a vendor's sentence, what contradicts it, and what is missing to check it."""
+    from flashpoint.agentx.curves.claim import check_claim, claim_json, load_claim
+    from flashpoint.agentx.curves.table import render_claim
+
+    loaded = load_claim(name)
+    statements = check_claim(loaded)
+    if as_json:
+        print(json.dumps(claim_json(loaded, statements)))
+    else:
+        _print_wide(render_claim(loaded, statements))
+
+
+@app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(help="golden folder: a checkpoint with cases/")],
     mode: Annotated[str | None, typer.Option(help="only cases of this mode: exact or quantized")] = None,
@@ -242,8 +281,7 @@ def sessions_stats(
     if as_json:
         print(json.dumps(found.as_json()))
         return
-    output = Console()
-    (output if output.is_terminal else Console(width=140)).print(render_statistics(found))
+    _print_wide(render_statistics(found))
 
 
 @sessions_app.command("validate")
@@ -280,6 +318,12 @@ def sessions_convert(
     for trace in track(chosen, "writing", len(chosen), console=messages, disable=not messages.is_terminal):
         write_trace(trace, out)
     Console().print(f"{len(chosen)} traces: {out.resolve()}", soft_wrap=True)
+
+
+def _print_wide(what: RenderableType) -> None:
+    """Piped output has no width to obey; a wrapped table is of no use to grep."""
+    output = Console()
+    (output if output.is_terminal else Console(width=160)).print(what)
 
 
 def _sessions(path: Path, context_window: int | None, max_sessions: int | None) -> Corpus:

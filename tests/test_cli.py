@@ -38,7 +38,8 @@ def commands(group=None, path=()):
 
 def test_the_commands_are_those_of_the_readme():
     assert {" ".join(path) for path in commands()} == {
-        "", "serve", "memory", "replay", "report", "import", "query", "verify", "version", "checkpoint",
+        "", "serve", "memory", "replay", "report", "import", "query", "compare", "claim", "verify", "version",
+        "checkpoint",
         "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
         "sessions validate", "sessions convert",
     }  # fmt: skip
@@ -87,6 +88,9 @@ REPLAY = ["replay", "--url", "http://127.0.0.1:9"]
         (["report", "nowhere", "-o", "x.html"], "nowhere: not a folder; a run archive is the folder that "),
         ([*REPLAY, "--corpus", "nowhere", "--out", "run"], "corpus: got 'nowhere'; expected "),
         ([*REPLAY, "--corpus", "s", "--out", "run", "--concurrency", "1,x"], "concurrency: got '1,x'; "),
+        (["compare", "a", "b"], "at, at_throughput: got (None, None); expected one of the two"),
+        (["compare", "nowhere", "b", "--at", "9"], "nowhere: not a folder; a run archive is "),
+        (["claim", "nowhere"], "claim: got 'nowhere'; expected a claim file, or one of: vera-rubin-58x"),
         (["serve", "x", "--port", "-1"], "port: got -1; expected 0 to 65535"),
         (["serve", "x", "--max-running", "0"], "max_running: got 0; expected an integer of at least 1"),
         (["memory", "x", "--memory-limit", "lots"], "memory_limit: got 'lots'; expected a size such as 8GiB"),

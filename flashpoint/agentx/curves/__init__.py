@@ -1,0 +1,1 @@
+"""Curves of throughput against interactivity: frontiers, readings between knots, comparisons, claims."""
