@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
         pa.field("play", pa.int32(), nullable=False),
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("request_id", pa.string(), nullable=False),
-        pa.field("max_tokens", pa.int64(), nullable=False),
+        pa.field("max_tokens", pa.int64()),
         pa.field("start", pa.float64(), nullable=False),
         pa.field("end", pa.float64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
@@ -124,8 +124,10 @@ class LevelInfo(_Model):
     end: float
     measured_from: float | None = Field(default=None, description="end of the warm-up")
     duration: float | None = Field(default=None, description="length asked for, seconds")
-    window: tuple[float, float] | None = Field(description="first start, last end of the successful requests")
-    sessions_started: int
+    window: tuple[float, float] | None = Field(
+        description="first start, last content chunk of the successful requests"
+    )
+    sessions_started: int | None
     requests: int
     client_lag: ClientLag | None
     idle_skipped: dict[Literal["session", "system"], float] = Field(

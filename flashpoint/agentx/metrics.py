@@ -17,6 +17,9 @@ from flashpoint.agentx.records import RequestRecord
 
 Records = Sequence[RequestRecord]
 
+MISMATCH_SHARE = 0.05
+MISMATCH_TOKENS = 50
+
 
 def percentile(values: Sequence[float] | npt.NDArray[np.float64], p: float) -> float | None:
     """The p-th percentile by linear interpolation between order statistics: rank (n - 1) · p / 100."""
@@ -29,19 +32,38 @@ def percentile(values: Sequence[float] | npt.NDArray[np.float64], p: float) -> f
     return float(ordered[below] + (ordered[above] - ordered[below]) * (rank - below))
 
 
+def mean(values: Sequence[float]) -> float | None:
+    """Arithmetic mean, in the unit of the values."""
+    return float(np.mean(values)) if len(values) else None
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Standard deviation of the values themselves (divisor n, no estimate of a population's)."""
+    return float(np.std(values)) if len(values) else None
+
+
 def successful(records: Records) -> list[RequestRecord]:
     """The requests that metrics are made of: those of the measured phase that ended well."""
     return [record for record in records if record.status == "ok" and record.phase == "measured"]
 
 
+def request_latency(record: RequestRecord) -> float:
+    """Last content chunk - request start, of one request that ended well. Unit: s.
+
+    The harness's own definition: what comes after the last content (`usage`, the end of the HTTP response)
+    is not waited for. An answer without any content counts to the end of its response.
+    """
+    return record.last_token if record.last_token is not None else record.end - record.start
+
+
 def window(records: Records) -> tuple[float, float] | None:
-    """First start and last end of the successful requests, in seconds since the start of the run."""
+    """First start and last content chunk of the successful requests, in seconds since the start of the run."""
     done = successful(records)
-    return (min(r.start for r in done), max(r.end for r in done)) if done else None
+    return (min(r.start for r in done), max(r.start + request_latency(r) for r in done)) if done else None
 
 
 def window_seconds(records: Records) -> float | None:
-    """Length of the window: last end - first start of the successful requests. Unit: s."""
+    """Length of the window: last content chunk - first start of the successful requests. Unit: s."""
     span = window(records)
     return span[1] - span[0] if span else None
 
@@ -70,7 +92,7 @@ def cached_tokens(records: Records) -> int | None:
 def total_throughput(records: Records, accelerators: int) -> float | None:
     """(prompt tokens, cached ones included, + output tokens) / window / accelerators. Unit: tokens/s.
 
-    Sums are over the successful requests; the window is last end - first start of the same requests.
+    Sums are over the successful requests; the window is last content - first start of the same requests.
     Mostly cached prompt in agent workloads, so read it beside the output and the uncached rate.
     """
     prompt, output = prompt_tokens(records), output_tokens(records)
@@ -80,6 +102,34 @@ def total_throughput(records: Records, accelerators: int) -> float | None:
 def output_throughput(records: Records, accelerators: int) -> float | None:
     """Output tokens / window / accelerators. Unit: tokens/s."""
     return _rate(records, output_tokens(records), accelerators)
+
+
+def input_throughput(records: Records, accelerators: int) -> float | None:
+    """Prompt tokens, cached ones included, / window / accelerators. Unit: tokens/s."""
+    return _rate(records, prompt_tokens(records), accelerators)
+
+
+def request_throughput(records: Records) -> float | None:
+    """Successful requests / window, of the whole system. Unit: requests/s."""
+    done = successful(records)
+    return _rate(records, len(done), 1) if done else None
+
+
+def requests_per_slice(records: Records, seconds: float = 1.0) -> list[int]:
+    """How many successful requests ended in each slice of the window, slices without one included.
+
+    Unit: requests per slice. A last slice that the window does not fill is left out. Percentiles of this
+    list are InferenceX's QPS (spec agentx.md section 4).
+    """
+    span = window(records)
+    if span is None:
+        return []
+    slices = [0] * int((span[1] - span[0]) / seconds)
+    for record in successful(records):
+        number = int((record.start + request_latency(record) - span[0]) / seconds)
+        if number < len(slices):
+            slices[number] += 1
+    return slices
 
 
 def uncached_input_throughput(records: Records, accelerators: int) -> float | None:
@@ -103,6 +153,23 @@ def inter_token_latency(record: RequestRecord) -> float | None:
     if tokens < 2 or record.ttft is None or record.last_token is None:
         return None
     return (record.last_token - record.ttft) / (tokens - 1)
+
+
+def full_response_itl(record: RequestRecord) -> float | None:
+    """(end of the HTTP response - first content chunk) / (output tokens - 1) of one request. Unit: s.
+
+    What InferenceX's dashboard prefers to the inter-token latency. None below two tokens.
+    """
+    tokens = record.output_tokens or 0
+    if tokens < 2 or record.ttft is None:
+        return None
+    return (record.end - record.start - record.ttft) / (tokens - 1)
+
+
+def full_response_itl_percentile(records: Records, p: float) -> float | None:
+    """Percentile over requests of (response end - first chunk) / (output tokens - 1). Unit: s."""
+    each = [full_response_itl(r) for r in successful(records)]
+    return percentile([latency for latency in each if latency is not None], p)
 
 
 def inter_token_latencies(records: Records) -> list[float]:
@@ -150,6 +217,23 @@ def interactivity(records: Records, p: float) -> float | None:
     return 1 / latency if latency else None
 
 
+def e2e_normalised_interactivity(records: Records, p: float) -> float | None:
+    """1 / Pxx over requests of (request latency / output tokens). Unit: tokens/s for one user.
+
+    Latency and length are a pair of the same request, so waiting for the first token counts too: about
+    1 / (ITL + TTFT / output tokens). P90 is the slow tail (spec agentx.md section 4).
+    """
+    each = [request_latency(r) / r.output_tokens for r in successful(records) if r.output_tokens]
+    latency = percentile(each, p)
+    return 1 / latency if latency else None
+
+
+def time_to_second_token(record: RequestRecord) -> float | None:
+    """Second output token - first one, of one request. Unit: s. None below two known arrivals."""
+    times = record.token_offsets
+    return float(times[1] - times[0]) if len(times) > 1 else None
+
+
 def ttft_percentile(records: Records, p: float) -> float | None:
     """Percentile over requests of first content chunk (reasoning counts) - request start. Unit: s."""
     return percentile([r.ttft for r in successful(records) if r.ttft is not None], p)
@@ -164,14 +248,39 @@ def ttft_answer_percentile(records: Records, p: float) -> float | None:
 
 
 def e2e_percentile(records: Records, p: float) -> float | None:
-    """Percentile over requests of end of the HTTP response - request start. Unit: s."""
-    return percentile([r.end - r.start for r in successful(records)], p)
+    """Percentile over requests of last content chunk - request start. Unit: s."""
+    return percentile([request_latency(r) for r in successful(records)], p)
 
 
 def mean_in_flight(records: Records) -> float | None:
-    """Sum of the request times / window: how many requests were open on average. Unit: requests."""
+    """Sum of the request latencies / window: how many requests were open on average. Unit: requests."""
     seconds = window_seconds(records)
-    return sum(r.end - r.start for r in successful(records)) / seconds if seconds else None
+    return sum(map(request_latency, successful(records))) / seconds if seconds else None
+
+
+def output_length_mismatch(record: RequestRecord) -> float | None:
+    """(output tokens - tokens asked for) / tokens asked for, of one request. Unit: share of 1."""
+    if record.output_tokens is None or not record.max_tokens:
+        return None
+    return (record.output_tokens - record.max_tokens) / record.max_tokens
+
+
+def is_output_length_mismatch(record: RequestRecord) -> bool | None:
+    """Whether the answer misses the length asked for by more than 5 % of it or more than 50 tokens.
+
+    The smaller of the two counts, as the harness has it (its OSL mismatch). None where a length is unknown.
+    """
+    if record.output_tokens is None or not record.max_tokens:
+        return None
+    allowed = min(record.max_tokens * MISMATCH_SHARE, MISMATCH_TOKENS)
+    return abs(record.output_tokens - record.max_tokens) > allowed
+
+
+def output_length_mismatch_share(records: Records) -> float | None:
+    """Successful requests whose answer misses the length asked for / those of known lengths. Unit: share of 1."""
+    each = [is_output_length_mismatch(r) for r in successful(records)]
+    known = [missed for missed in each if missed is not None]
+    return sum(known) / len(known) if known else None
 
 
 DEFINITIONS: tuple[tuple[str, Callable[..., object]], ...] = (
@@ -179,13 +288,17 @@ DEFINITIONS: tuple[tuple[str, Callable[..., object]], ...] = (
     ("Output throughput", output_throughput),
     ("Uncached input", uncached_input_throughput),
     ("Cache hit share", cache_hit_share),
+    ("Request throughput", request_throughput),
     ("Inter-token latency (ITL)", inter_token_latency),
+    ("Full-response ITL", full_response_itl),
     ("P50 / P90 interactivity", interactivity),
+    ("E2E-normalised interactivity", e2e_normalised_interactivity),
     ("Pooled ITL", pooled_itl_percentiles),
     ("Time to first token (TTFT)", ttft_percentile),
     ("Time to first answer token", ttft_answer_percentile),
     ("End-to-end latency", e2e_percentile),
     ("Mean requests in flight", mean_in_flight),
+    ("Output length mismatch", output_length_mismatch_share),
     ("Percentile", percentile),
 )
 """What a report calls a metric, and the function whose docstring defines it."""

@@ -35,8 +35,8 @@ class RequestRecord:
     turn: int
     """Position in its stream."""
     request_id: str
-    max_tokens: int
-    """Length of the answer that was asked for."""
+    max_tokens: int | None
+    """Length of the answer that was asked for; None where an imported run does not say."""
     start: float
     end: float
     """When the HTTP response ended, or the request failed."""
@@ -50,6 +50,7 @@ class RequestRecord:
     token_offsets: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     """One arrival per output token; without `usage`, one per chunk."""
     chunks: int = 0
+    """Content chunks; 0 where an imported run does not say."""
     prompt_tokens: int | None = None
     """Whole prompt, cached tokens included."""
     cached_tokens: int | None = None

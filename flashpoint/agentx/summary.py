@@ -26,7 +26,7 @@ class LevelSummary:
     errors: int
     cancelled: int
     overflows: int
-    sessions_started: int
+    sessions_started: int | None
     window_seconds: float | None
     total_throughput: float | None
     output_throughput: float | None
@@ -132,6 +132,8 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
 
 def _warnings(info: LevelInfo, records: list[RequestRecord]) -> list[str]:
     """What a reader must know before trusting the figures of a level."""
+    if info.reported and not records:
+        return ["no request records: the source gives aggregate figures alone"]
     done = metrics.successful(records)
     if not done:
         return ["no request succeeded"]
@@ -144,7 +146,10 @@ def _warnings(info: LevelInfo, records: list[RequestRecord]) -> list[str]:
         found.append(f"the server sent no usage for {uncounted} requests: no throughput can be given")
     elif metrics.cached_tokens(done) is None:
         found.append("the server reports no cached tokens: no cache hit share can be given")
-    short = sum(r.output_tokens is not None and r.output_tokens < r.max_tokens for r in done)
+    short = sum(
+        r.output_tokens is not None and r.max_tokens is not None and r.output_tokens < r.max_tokens
+        for r in done
+    )
     if short:
         found.append(f"{short} answers are shorter than asked for (end of text was not ignored)")
     lumps = sum(record.chunks == 1 and (record.output_tokens or 0) > 1 for record in done)

@@ -73,6 +73,6 @@ def render_table(summary: RunSummary) -> Group:
     notes = [f"c={level.concurrency}: {text}" for level in summary.levels for text in level.warnings]
     if run.status != "complete":
         notes.insert(0, f"run {run.status}" + (f": {run.status_detail}" if run.status_detail else ""))
-    if not any(level.ok for level in summary.levels):
+    if not any(level.ok for level in summary.levels) and any(level.requests for level in summary.levels):
         notes.insert(0, "no request succeeded, so there is nothing to measure; the archive holds the errors")
     return Group(table, *(Text(note) for note in notes))
