@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.agent_text import AgentConversation
 from flashpoint.cache.spec import CacheGroup, CacheSpec
+from flashpoint.encoder import StandardEncoder
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.plan import Sampled, StepPlan, StepResult
@@ -35,7 +36,6 @@ from flashpoint.engine.scheduler import Scheduler
 from flashpoint.models.deepseek_v41.chat import DeepseekRenderer
 from flashpoint.models.deepseek_v41.preset_tokenizers import v4_tokenizer
 from flashpoint.server.chat_api import conversation_of
-from flashpoint.server.encoder import StandardEncoder
 from flashpoint.server.protocol import ChatRequest, IgnoredFields, parse_request
 from flashpoint.server.tokenizer import Tokenizer
 

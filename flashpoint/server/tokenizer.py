@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from flashpoint.encoder import encoder_for
 from flashpoint.errors import CheckpointError
 from flashpoint.models.chat import Segment
-from flashpoint.server.encoder import encoder_for
 from flashpoint.server.text_stream import TextStream
 
 CACHED_SEGMENT_CHARACTERS = 256

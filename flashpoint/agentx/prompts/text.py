@@ -1,65 +1,18 @@
-"""Invented agent sessions: text that looks like a coding agent at work, the same for the same seed.
+"""The text that prompts are cut from: what fills a coding agent's context, invented.
 
-The text is made of what fills an agent's context (test output, file listings, source code, requests), so
-that tokenizers meet realistic characters. Its content means nothing. Sizes are exact: every session has
-the number of turns, and every text the number of characters, that the parameters say.
+Test output, file listings, source code, searches and requests, so that tokenizers meet realistic characters.
+Its content means nothing. The same seed gives the same text.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from flashpoint.agentx.sessions import Session, Turn, write_sessions
-from flashpoint.errors import InvalidValue
+from collections.abc import Callable, Sequence
 
 
-@dataclass(frozen=True)
-class GenerateConfig:
-    """Parameters of a synthetic session file."""
-
-    out: Path = field(metadata={"help": "session file to write (JSON lines)"})
-    sessions: int = field(default=16, metadata={"help": "number of sessions"})
-    turns: int = field(default=6, metadata={"help": "turns per session"})
-    system_chars: int = field(default=2000, metadata={"help": "characters of the system prompt"})
-    turn_chars: int = field(default=1200, metadata={"help": "characters of new user text per turn"})
-    max_tokens: int = field(default=64, metadata={"help": "tokens of each answer"})
-    think_seconds: float = field(
-        default=0.0, metadata={"help": "seconds between an answer and the next turn of its session"}
-    )
-    seed: int = field(default=0, metadata={"help": "the same seed writes the same file"})
-
-    def __post_init__(self) -> None:
-        for name in ("sessions", "turns", "turn_chars", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise InvalidValue(name, getattr(self, name), "a whole number of at least 1")
-        if self.system_chars < 0:
-            raise InvalidValue("system_chars", self.system_chars, "a whole number of at least 0")
-        if not 0 <= self.think_seconds < float("inf"):
-            raise InvalidValue("think_seconds", self.think_seconds, "seconds, a number of at least 0")
-
-
-def generate(config: GenerateConfig) -> int:
-    """Write the session file `config` describes and return the number of sessions in it."""
-    return write_sessions(config.out, generate_sessions(config))
-
-
-def generate_sessions(config: GenerateConfig) -> Iterator[Session]:
-    """The sessions `config` describes, one at a time; each depends on the seed and its number only."""
-    system = _text(random.Random(f"{config.seed}/system"), config.system_chars, (_guideline,))
-    for number in range(config.sessions):
-        rng = random.Random(f"{config.seed}/session/{number}")
-        turns = tuple(
-            Turn(
-                user=_text(rng, config.turn_chars, (_request,) if turn == 0 else _TOOL_RESULTS),
-                max_tokens=config.max_tokens,
-                think_seconds=config.think_seconds if turn else 0.0,
-            )
-            for turn in range(config.turns)
-        )
-        yield Session(f"synthetic-{config.seed}-{number:05d}", system, turns)
+def agent_text(seed: int, chars: int) -> str:
+    """`chars` characters of a coding agent's context."""
+    return _text(random.Random(f"{seed}/text"), chars, _PARTS)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -153,4 +106,4 @@ def _search(rng: random.Random) -> str:
     return f"$ grep -rn {name} .\n" + "\n".join(hits) + "\n"
 
 
-_TOOL_RESULTS: tuple[_Writer, ...] = (_listing, _code, _tests, _search)
+_PARTS: tuple[_Writer, ...] = (_guideline, _request, _listing, _code, _tests, _search)

@@ -1,0 +1,139 @@
+"""A corpus of traces: a folder of trace files, one trace file, or a recipe; sessions are read when needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from flashpoint.agentx.files import whole_file
+from flashpoint.agentx.traces.format import Trace, parse_trace
+from flashpoint.agentx.traces.recipe import Recipe, generate_session
+from flashpoint.errors import InvalidValue
+
+FORMAT = "flashpoint-corpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Sessions in a fixed order; `read` gives the one at a position of it."""
+
+    path: Path
+    sha256: str
+    """Of the recipe, or of names and contents of the trace files."""
+    read: Callable[[int], Trace]
+    positions: Sequence[int]
+    """Which of the sessions `read` knows belong to it."""
+    dropped: int = 0
+    """Sessions left out because they exceed a context window."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def trace(self, number: int) -> Trace:
+        """Session `number`, from 0."""
+        return self.read(self.positions[number])
+
+    def __iter__(self) -> Iterator[Trace]:
+        return (self.trace(number) for number in range(len(self)))
+
+    def first(self, count: int | None) -> Corpus:
+        """The first `count` sessions; all of them for None."""
+        return dataclasses.replace(self, positions=self.positions[:count])
+
+
+def open_corpus(path: str | Path) -> Corpus:
+    """Open a corpus. Raises `InvalidValue` naming file and field, for a folder only when a trace is read."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            return _folder(path, sorted(path.glob("*.json")))
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidValue(
+            "corpus", str(path), f"a corpus file, a trace file or a folder of traces ({error.strerror})"
+        ) from error
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidValue(str(path), data[:80].decode("utf-8", "replace"), f"JSON ({error})") from error
+    if isinstance(content, dict) and content.get("format") == FORMAT:
+        recipe = _parse_recipe(content, str(path))
+        digest = hashlib.sha256(recipe_json(recipe)).hexdigest()
+        return Corpus(path, digest, lambda number: generate_session(recipe, number), range(recipe.sessions))
+    return _folder(path, [path])
+
+
+def _folder(path: Path, files: Sequence[Path]) -> Corpus:
+    if not files:
+        raise InvalidValue("corpus", str(path), "a folder with at least one .json trace")
+    digest = hashlib.sha256()
+    ids: dict[str, Path] = {}
+    for file in files:
+        data = file.read_bytes()
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(data).digest())
+        id = parse_trace(data, str(file)).id
+        if id in ids:
+            raise InvalidValue(f"{file}, id", id, f"an id of its own ({ids[id].name} has the same)")
+        ids[id] = file
+    return Corpus(
+        path,
+        digest.hexdigest(),
+        lambda n: parse_trace(files[n].read_bytes(), str(files[n])),
+        range(len(files)),
+    )
+
+
+def recipe_json(recipe: Recipe) -> bytes:
+    """A recipe as the content of a corpus file."""
+    values = dataclasses.asdict(recipe) | {"scale": str(recipe.scale)}
+    return orjson.dumps({"format": FORMAT, "format_version": 1, "recipe": values}, option=orjson.OPT_INDENT_2)
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a corpus file, whole or not at all. Raises `InvalidValue` naming `out`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(recipe_json(recipe) + b"\n")
+    except OSError as error:
+        raise InvalidValue("out", str(path), f"a file that can be written ({error.strerror})") from error
+
+
+def _parse_recipe(content: dict[str, Any], where: str) -> Recipe:
+    if content.get("format_version") != 1 or set(content) != {"format", "format_version", "recipe"}:
+        raise InvalidValue(
+            where, sorted(map(str, content)), "format, format_version (1) and recipe, and nothing else"
+        )
+    values = content["recipe"]
+    kinds: dict[str, type] = {"sessions": int, "seed": int, "scale": str, "max_turns": int}
+    if not isinstance(values, dict) or set(values) != set(kinds):
+        raise InvalidValue(f"{where}, recipe", values, f"an object with the keys {', '.join(kinds)}")
+    for key, kind in kinds.items():
+        if not isinstance(values[key], kind) or isinstance(values[key], bool):
+            raise InvalidValue(f"{where}, recipe.{key}", values[key], f"a value of type {kind.__name__}")
+    return Recipe(**(values | {"scale": parse_fraction(f"{where}, recipe.scale", values["scale"])}))
+
+
+def parse_fraction(field: str, text: str) -> Fraction:
+    """`1/64` or `0.25` as a fraction. Raises `InvalidValue` naming `field`."""
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise InvalidValue(field, text, "a fraction such as 1/64") from None
+
+
+def within_context(corpus: Corpus, window: int) -> Corpus:
+    """Only the sessions whose longest prompt plus answer fits `window` tokens; whole sessions (spec 3.5)."""
+    if window < 1:
+        raise InvalidValue("context_window", window, "a number of tokens of at least 1")
+    kept = [position for position in corpus.positions if corpus.read(position).peak_context <= window]
+    if not kept:
+        raise InvalidValue("context_window", window, "a window that at least one session fits into")
+    return dataclasses.replace(corpus, positions=kept, dropped=corpus.dropped + len(corpus) - len(kept))
