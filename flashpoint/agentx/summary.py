@@ -32,6 +32,7 @@ class LevelSummary:
     uncached_input_throughput: float | None
     interactivity_p50: float | None
     interactivity_p90: float | None
+    e2e_normalised_interactivity_p90: float | None
     itl_p50: float | None
     itl_p90: float | None
     pooled_itl_p50: float | None
@@ -77,7 +78,8 @@ class RunSummary:
             "url": self.run.server.url,
             "accelerators": self.run.accelerators,
             "levels": [
-                dataclasses.asdict(level) | {"validity": [dataclasses.asdict(finding) for finding in findings]}
+                dataclasses.asdict(level)
+                | {"validity": [dataclasses.asdict(finding) for finding in findings]}
                 for level, findings in zip(self.levels, self.validity, strict=True)
             ],
         }
@@ -115,6 +117,7 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
         uncached_input_throughput=metrics.uncached_input_throughput(records, accelerators),
         interactivity_p50=metrics.interactivity(records, 50),
         interactivity_p90=metrics.interactivity(records, 90),
+        e2e_normalised_interactivity_p90=metrics.e2e_normalised_interactivity(records, 90),
         itl_p50=metrics.itl_percentile(records, 50),
         itl_p90=metrics.itl_percentile(records, 90),
         pooled_itl_p50=pooled_p50,
