@@ -23,6 +23,9 @@ from flashpoint.agentx.validity import doubtful, failed
 
 ERRORS_SHOWN = 10
 
+Reason = tuple[str, str, str]
+"""Rule, levels, detail."""
+
 
 @dataclass(frozen=True)
 class RunView:
@@ -36,6 +39,8 @@ class RunView:
     facts: tuple[tuple[str, str], ...]
     errors: tuple[tuple[str, int], ...]
     rules: tuple[RuleView, ...]
+    failures: tuple[Reason, ...]
+    passes: tuple[Reason, ...]
     verdicts: tuple[str, ...]
     """The validity of each level in a few words."""
     steps: tuple[LevelSteps, ...]
@@ -54,8 +59,6 @@ class RuleView:
     name: str
     marks: tuple[tuple[str, str], ...]
     """Sign and word for each level."""
-    details: tuple[tuple[str, str], ...]
-    """Level name and detail where the rule fails or was not judged, levels with one text together."""
 
 
 def view_run(series: int, archive: Archive, name: str) -> RunView:
@@ -91,7 +94,9 @@ def view_run(series: int, archive: Archive, name: str) -> RunView:
         headline=_headline(summary),
         facts=_facts(summary),
         errors=tuple(failures.most_common(ERRORS_SHOWN)),
-        rules=_rules(summary, names),
+        rules=_rules(summary),
+        failures=_reasons(summary, names, fails=True),
+        passes=_reasons(summary, names, fails=False),
         verdicts=tuple(_verdict(summary, number) for number in range(len(run.levels))),
         steps=tuple(found for found in steps if found is not None),
         steps_missing=tuple(missing_for_shares(run)),
@@ -101,21 +106,22 @@ def view_run(series: int, archive: Archive, name: str) -> RunView:
     )
 
 
-def _rules(summary: RunSummary, names: tuple[str, ...]) -> tuple[RuleView, ...]:
+def _rules(summary: RunSummary) -> tuple[RuleView, ...]:
     words = {True: ("✓", "holds"), False: ("✗", "fails"), None: ("–", "not judged")}
-    rules = []
+    return tuple(
+        RuleView(each[0].rule, tuple(words[finding.ok] for finding in each))
+        for each in zip(*summary.validity, strict=True)
+    )
+
+
+def _reasons(summary: RunSummary, names: tuple[str, ...], *, fails: bool) -> tuple[Reason, ...]:
+    """Why rules fail, or why the others do not; levels with the same reason together."""
+    levels: dict[tuple[str, str], list[str]] = {}
     for each in zip(*summary.validity, strict=True):
-        texts: dict[str, list[str]] = {}
         for name, finding in zip(names, each, strict=True):
-            texts.setdefault(finding.detail, []).append(name)
-        rules.append(
-            RuleView(
-                each[0].rule,
-                tuple(words[finding.ok] for finding in each),
-                tuple((", ".join(levels), text) for text, levels in texts.items()),
-            )
-        )
-    return tuple(rules)
+            if (finding.ok is False) == fails:
+                levels.setdefault((finding.rule, finding.detail), []).append(name)
+    return tuple((rule, ", ".join(found), detail) for (rule, detail), found in levels.items())
 
 
 def _verdict(summary: RunSummary, level: int) -> str:

@@ -74,7 +74,7 @@ function drawCurve(width, onChoose) {
 
 /** Where a label covers no other label and is near no other point; the first place where there is none such. */
 function placeLabel(x, y, label, others, labels, chart) {
-  const width = 7.2 * label.length;
+  const width = 8 * label.length;
   const places = [[x + 9, y - 9], [x + 10, y + 4], [x + 9, y + 18]];
   places.push([x - 9 - width, y - 9], [x - 10 - width, y + 4], [x - 9 - width, y + 18]);
   const box = ([left, base]) => ({ left, top: base - 11, right: left + width, bottom: base + 3 });

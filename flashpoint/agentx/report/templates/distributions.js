@@ -9,7 +9,7 @@ function drawDistribution(width, found, title) {
   // Latencies spread over orders of magnitude; a logarithm needs them all above 0.
   const log = least > 0 && most / least > 5;
   const high = most || 1;
-  const linear = ticks(high * 1000, width > 500 ? 6 : 4).map((value) => value / 1000);
+  const linear = ticks(high, width > 500 ? 6 : 4);
   const x = log
     ? { low: least * 0.95, high: high * 1.05, ticks: logTicks(least * 0.95, high * 1.05), log, text: axisTime }
     : { low: 0, high: linear[linear.length - 1], ticks: linear, text: axisTime };
@@ -29,8 +29,11 @@ function drawDistribution(width, found, title) {
   return [chart.root];
 }
 
-const axisTime = (seconds) =>
-  seconds && seconds < 1e-3 ? `${short(seconds * 1e6)} µs` : seconds < 1 ? `${short(seconds * 1e3)} ms` : `${short(seconds)} s`;
+function axisTime(seconds) {
+  if (!seconds) return "0";
+  if (seconds < 1e-3) return `${short(seconds * 1e6)} µs`;
+  return seconds < 1 ? `${short(seconds * 1e3)} ms` : `${short(seconds)} s`;
+}
 
 function showDistributions(level) {
   for (const [name, title] of [["ttft", "TTFT"], ["itl", "ITL"]]) {

@@ -6,6 +6,7 @@ async function showSessions() {
   const { run, level } = closely, requests = await requestsOf(run);
   if (run !== closely.run || level !== closely.level) return; // another one was chosen meanwhile
   showLanes(requests, offerSessions(requests, level, byId("find").value));
+  performance.mark("first lanes");
 }
 
 function showLevel(run, level) {
