@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -17,13 +17,16 @@ from rich.table import Table
 
 from flashpoint import __version__
 from flashpoint.agentx.replay_config import ReplayConfig
-from flashpoint.agentx.synthetic import GenerateConfig
+from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cache.config import TierConfig
 from flashpoint.engine.config import EngineConfig
 from flashpoint.errors import FlashpointError
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.options import takes
 from flashpoint.server.config import ServerConfig
+
+if TYPE_CHECKING:
+    from flashpoint.agentx.traces.corpus import Corpus
 
 app = typer.Typer(
     help="Serve DeepSeek-V4.1-Flash class models to coding agents, and measure how fast that is.",
@@ -32,7 +35,7 @@ app = typer.Typer(
     add_completion=False,
 )
 checkpoint_app = typer.Typer(help="Look into checkpoints and make small ones.", no_args_is_help=True)
-sessions_app = typer.Typer(help="Agent sessions to replay.", no_args_is_help=True)
+sessions_app = typer.Typer(help="Agent sessions: make, read, check and convert them.", no_args_is_help=True)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(sessions_app, name="sessions")
 
@@ -106,6 +109,42 @@ def report(
     Console().print(f"report: {out.resolve()}", soft_wrap=True)
 
 
+@app.command("import")
+def import_command(
+    source: Annotated[Path, typer.Argument(help="output of the official harness, or InferenceX points")],
+    out: Annotated[Path, typer.Option("--out", help="archive folder to write; must be new or empty")],
+    accelerators: Annotated[int | None, typer.Option(help="accelerators that served; default: 1")] = None,
+    description: Annotated[
+        list[str] | None, typer.Option(help="what is known of the server, as key=value; repeatable")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Import a run that another tool measured, and check its figures; exit 1 where one differs."""
+    from flashpoint.agentx.imports.render import render_import
+    from flashpoint.agentx.imports.run import import_run, key_values
+
+    result = import_run(source, out, accelerators, key_values("description", description or []))
+    if as_json:
+        print(json.dumps(result.as_dict()))
+    else:
+        Console().print(render_import(result))
+    raise typer.Exit(0 if result.equal else 1)
+
+
+@app.command()
+def query(
+    runs_and_sql: Annotated[list[str], typer.Argument(metavar="RUN… SQL", help="run archives, then a query")],
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="print the rows as CSV")] = False,
+) -> None:
+    """Ask run archives in SQL; tables: requests, runs (a row per level), steps, server_metrics."""
+    from flashpoint.agentx.query import print_csv, print_json, print_table, query
+
+    *runs, sql = runs_and_sql
+    rows = query(runs, sql)
+    (print_json if as_json else print_csv if as_csv else print_table)(rows)
+
+
 @app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(help="golden folder: a checkpoint with cases/")],
@@ -163,15 +202,95 @@ def checkpoint_init(
     Console().print(f"checkpoint: {out.resolve()}", soft_wrap=True)
 
 
-@sessions_app.command("generate")
-@takes(GenerateConfig)
-def sessions_generate(config: GenerateConfig) -> int:
-    """Write synthetic agent sessions, the same for the same seed."""
-    from flashpoint.agentx.synthetic import generate
+CorpusPath = Annotated[Path, typer.Argument(help="a corpus file, a trace file or a folder of traces")]
+ContextWindow = Annotated[
+    int | None, typer.Option(help="leave out whole sessions that need more tokens than this")
+]
+MaxSessions = Annotated[int | None, typer.Option(help="use the first sessions only")]
 
-    count = generate(config)
-    Console().print(f"{count} sessions: {config.out.resolve()}", soft_wrap=True)
+
+@sessions_app.command("generate")
+@takes(Recipe)
+def sessions_generate(
+    recipe: Recipe, out: Annotated[Path, typer.Option("--out", help="corpus file to write")]
+) -> int:
+    """Write a corpus of synthetic sessions: parameters and a seed, from which sessions are made."""
+    from flashpoint.agentx.traces.corpus import write_recipe
+
+    write_recipe(recipe, out)
+    Console().print(f"corpus of {recipe.sessions} sessions: {out.resolve()}", soft_wrap=True)
     return 0
+
+
+@sessions_app.command("stats")
+def sessions_stats(
+    corpus: CorpusPath,
+    context_window: ContextWindow = None,
+    max_sessions: MaxSessions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lengths, waits, sub-agents and the theoretical prefix hit of a corpus."""
+    from rich.progress import track
+
+    from flashpoint.agentx.traces.statistics import corpus_statistics
+    from flashpoint.agentx.traces.table import render_statistics
+
+    chosen = _sessions(corpus, context_window, max_sessions)
+    messages = Console(stderr=True)
+    traces = track(chosen, "reading", len(chosen), console=messages, disable=not messages.is_terminal)
+    found = corpus_statistics(traces)
+    if as_json:
+        print(json.dumps(found.as_json()))
+        return
+    output = Console()
+    (output if output.is_terminal else Console(width=140)).print(render_statistics(found))
+
+
+@sessions_app.command("validate")
+def sessions_validate(corpus: CorpusPath) -> None:
+    """Read every session of a corpus strictly and say what is odd about it."""
+    from flashpoint.agentx.traces.check import check_corpus
+    from flashpoint.agentx.traces.corpus import open_corpus
+
+    output = Console(soft_wrap=True, highlight=False)
+    count = 0
+    for name, found in check_corpus(open_corpus(corpus)):
+        count += 1
+        for text in found:
+            output.print(f"{name}: {text}", markup=False)
+    output.print(f"{count} sessions can be played")
+
+
+@sessions_app.command("convert")
+def sessions_convert(
+    corpus: CorpusPath,
+    out: Annotated[Path, typer.Option("--out", help="folder for the traces; new or empty")],
+    context_window: ContextWindow = None,
+    max_sessions: MaxSessions = None,
+) -> None:
+    """Write the sessions of a corpus as trace files, which any tool that knows the format can read."""
+    from rich.progress import track
+
+    from flashpoint.agentx.archive import check_new_folder
+    from flashpoint.agentx.traces.format import write_trace
+
+    check_new_folder(out)
+    chosen = _sessions(corpus, context_window, max_sessions)
+    messages = Console(stderr=True)
+    for trace in track(chosen, "writing", len(chosen), console=messages, disable=not messages.is_terminal):
+        write_trace(trace, out)
+    Console().print(f"{len(chosen)} traces: {out.resolve()}", soft_wrap=True)
+
+
+def _sessions(path: Path, context_window: int | None, max_sessions: int | None) -> Corpus:
+    from flashpoint.agentx.traces.corpus import open_corpus, within_context
+
+    corpus = open_corpus(path)
+    if context_window is not None:
+        corpus, warning = within_context(corpus, context_window)
+        if warning:
+            print(f"flashpoint: {warning}", file=sys.stderr)
+    return corpus.first(max_sessions)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """Command-line options generated from configuration dataclasses.
 
 A field is declared once, with its default and its help, and appears on every command that takes its
-dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`, and integers
-whose metadata says `size` as `8GiB`.
+dataclass. `bool` fields become `--name / --no-name`, tuples of integers are written `1,2,4`, fractions
+`1/64`, and integers whose metadata says `size` as `8GiB`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -68,7 +69,7 @@ def _parameters(config: type) -> list[inspect.Parameter]:
             default = inspect.Parameter.empty
         elif isinstance(default, tuple):
             default = ",".join(map(str, default))
-        shown = "<size>" if sized else "<int,…>" if parser else None
+        shown = "<size>" if sized else _SHOWN.get(hints[field.name]) if parser else None
         option = typer.Option(help=field.metadata["help"], parser=parser, metavar=shown)
         parameters.append(
             inspect.Parameter(
@@ -84,6 +85,8 @@ def _parameters(config: type) -> list[inspect.Parameter]:
 def _option_type(hint: Any, name: str) -> tuple[Any, Callable[[str], Any] | None]:
     if typing.get_origin(hint) is tuple:
         return object, functools.partial(_integers, name)
+    if hint is Fraction:
+        return object, functools.partial(_fraction, name)
     origins = (typing.Union, types.UnionType, typing.Literal)
     if typing.get_origin(hint) in origins or hint in (int, float, str, bool, Path):
         return hint, None
@@ -92,6 +95,16 @@ def _option_type(hint: Any, name: str) -> tuple[Any, Callable[[str], Any] | None
 
 def _size_type(name: str) -> tuple[Any, Callable[[str], Any]]:
     return object, lambda text: parse_size(name, str(text))
+
+
+_SHOWN = {tuple[int, ...]: "<int,…>", Fraction: "<fraction>"}
+
+
+def _fraction(name: str, text: str) -> Fraction:
+    try:
+        return Fraction(str(text))
+    except (ValueError, ZeroDivisionError):
+        raise InvalidValue(name, text, "a fraction such as 1/64") from None
 
 
 def _integers(name: str, text: str) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from flashpoint import __version__
 from flashpoint.agentx.replay_config import ReplayConfig
-from flashpoint.agentx.synthetic import GenerateConfig
+from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cli import app, main
 from flashpoint.engine.config import EngineConfig
 from flashpoint.executor.config import ExecutorConfig
@@ -23,7 +23,7 @@ from flashpoint.server.config import ServerConfig
 CONFIGS = {
     ("serve",): (ServerConfig, EngineConfig, ExecutorConfig),
     ("replay",): (ReplayConfig,),
-    ("sessions", "generate"): (GenerateConfig,),
+    ("sessions", "generate"): (Recipe,),
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -38,8 +38,9 @@ def commands(group=None, path=()):
 
 def test_the_commands_are_those_of_the_readme():
     assert {" ".join(path) for path in commands()} == {
-        "", "serve", "memory", "replay", "report", "verify", "version", "checkpoint", "checkpoint inspect",
-        "checkpoint init", "sessions", "sessions generate",
+        "", "serve", "memory", "replay", "report", "import", "query", "verify", "version", "checkpoint",
+        "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
+        "sessions validate", "sessions convert",
     }  # fmt: skip
 
 
@@ -84,13 +85,17 @@ REPLAY = ["replay", "--url", "http://127.0.0.1:9"]
         (["checkpoint", "inspect", "nowhere"], "checkpoint nowhere: 1 problem(s)\n  config.json: missing"),
         (["verify", "nowhere"], "checkpoint nowhere: 1 problem(s)\n  no such folder"),
         (["report", "nowhere", "-o", "x.html"], "nowhere: not a folder; a run archive is the folder that "),
-        ([*REPLAY, "--sessions", "nowhere", "--out", "run"], "sessions: got 'nowhere'; expected "),
-        ([*REPLAY, "--sessions", "s", "--out", "run", "--concurrency", "1,x"], "concurrency: got '1,x'; "),
+        ([*REPLAY, "--corpus", "nowhere", "--out", "run"], "corpus: got 'nowhere'; expected "),
+        ([*REPLAY, "--corpus", "s", "--out", "run", "--concurrency", "1,x"], "concurrency: got '1,x'; "),
         (["serve", "x", "--port", "-1"], "port: got -1; expected 0 to 65535"),
         (["serve", "x", "--max-running", "0"], "max_running: got 0; expected an integer of at least 1"),
         (["memory", "x", "--memory-limit", "lots"], "memory_limit: got 'lots'; expected a size such as 8GiB"),
         (["checkpoint", "init", "out", "--preset", "huge"], "preset: got 'huge'; expected one of nano"),
-        (["sessions", "generate", "--out", "s", "--turns", "0"], "turns: got 0; expected "),
+        (["sessions", "generate", "--out", "s", "--sessions", "0"], "sessions: got 0; expected "),
+        (["sessions", "generate", "--out", "s", "--scale", "1/x"], "scale: got '1/x'; expected a fraction"),
+        (["sessions", "stats", "nowhere"], "corpus: got 'nowhere'; expected "),
+        (["sessions", "validate", "nowhere"], "corpus: got 'nowhere'; expected "),
+        (["sessions", "convert", "nowhere", "--out", "o"], "corpus: got 'nowhere'; expected "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -131,9 +136,7 @@ def test_ctrl_c_while_a_server_does_not_answer(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with start(
-            "replay", "--url", url, "--sessions", tmp_path / "s", "--out", tmp_path / "run"
-        ) as process:
+        with start("replay", "--url", url, "--corpus", tmp_path / "s", "--out", tmp_path / "run") as process:
             connection, _ = silent.accept()
             with connection:
                 assert connection.recv(1)

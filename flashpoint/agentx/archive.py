@@ -130,6 +130,10 @@ class LevelInfo(_Model):
     sessions_started: int | None
     requests: int
     client_lag: ClientLag | None
+    lateness: ClientLag | None = Field(
+        default=None, description="seconds by which requests were sent after the schedule wanted them sent"
+    )
+    broken_waits: int = Field(default=0, description="turns sent although their recorded waits never end")
     idle_skipped: dict[Literal["session", "system"], float] = Field(
         default={}, description="seconds by which timers were pulled forward, by cap"
     )
@@ -235,7 +239,7 @@ class ArchiveWriter:
                 self._write(name, _parquet(table.schema, self._tables[name]))
         self._write_run(self.run.model_copy(update={"levels": [*self.run.levels, info]}))
 
-    def finish(self, status: RunStatus, detail: str | None, finished: str) -> None:
+    def finish(self, status: RunStatus, detail: str | None, finished: str | None) -> None:
         """Write down how the run ended."""
         self._write_run(
             self.run.model_copy(update={"status": status, "status_detail": detail, "finished": finished})

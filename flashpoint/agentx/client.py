@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote
@@ -28,36 +27,18 @@ CONNECT_SECONDS = 10.0
 # is just closing would show up as an error of the server.
 KEEP_ALIVE_SECONDS = 2.0
 
-Message = Mapping[str, str]
+CHARACTERS_OF_IDS = "#:/@ "
+OVERFLOW_PHRASES = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
+"""What servers say when a prompt exceeds their context window (spec section 3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What is sent: the body of `POST /v1/chat/completions` and the ids in its headers."""
+    """What is sent: the body of `POST /v1/chat/completions`, and the ids in its headers."""
 
     request_id: str
-    session_id: str
-    model: str
-    messages: Sequence[Message]
-    max_tokens: int
-    temperature: float
-    seed: int
-    force_length: bool
-
-    def body(self) -> bytes:
-        """The JSON body. With `force_length` the answer is to be exactly `max_tokens` long."""
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": self.messages,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "seed": self.seed,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        if self.force_length:
-            body |= {"min_tokens": self.max_tokens, "ignore_eos": True}
-        return orjson.dumps(body)
+    correlation_id: str
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +57,6 @@ class Answer:
     start: float = 0.0
     end: float = 0.0
     http_status: int | None = None
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
     chunk_times: list[float] = field(default_factory=list)
     chunk_totals: list[int | None] = field(default_factory=list)
     """Output tokens so far, where a chunk says so."""
@@ -85,6 +64,8 @@ class Answer:
     usage: Usage | None = None
     finish_reason: str | None = None
     error: str | None = None
+    overflow: bool = False
+    """The server refused the prompt as longer than its context window."""
     connection_failed: bool = False
     """The failure was of the connection, so the server may be gone."""
 
@@ -104,16 +85,6 @@ class Answer:
         else:
             counts = np.asarray(spread_tokens(total, len(times)))
         return np.repeat(times, counts)
-
-    def as_message(self) -> Message:
-        """The answer as the next request's history holds it.
-
-        Reasoning goes back in `reasoning_content`: the server's own template decides whether it stays.
-        """
-        message = {"role": "assistant", "content": "".join(self.text)}
-        if reasoning := "".join(self.reasoning):
-            message["reasoning_content"] = reasoning
-        return message
 
     def read_event(self, data: bytes, now: float) -> None:
         """Take in one event of the stream that arrived at `now`."""
@@ -147,16 +118,20 @@ class Answer:
         self.chunk_totals.append(self.usage.output_tokens if self.usage and event.get("usage") else None)
         if self.first_answer_time is None and (text or tool_calls):
             self.first_answer_time = now
-        self.text.append(text)
-        self.reasoning.append(reasoning)
 
 
 class ChatClient:
     """Streams chat completions from one OpenAI-compatible server; as many at once as are asked for."""
 
-    def __init__(self, url: str, *, request_timeout: float, stall_timeout: float) -> None:
-        """`url` is the server's root, without `/v1`; the timeouts are seconds (whole request, silence)."""
+    def __init__(
+        self, url: str, *, request_timeout: float, stall_timeout: float, session_header: str | None = None
+    ) -> None:
+        """`url` is the server's root, without `/v1`; the timeouts are seconds (whole request, silence).
+
+        `session_header` is one more header that carries the correlation id, for a router that needs it.
+        """
         self.url = url
+        self._session_header = session_header
         self._request_timeout = request_timeout
         self._stall_timeout = stall_timeout
         self._http = aiohttp.ClientSession(
@@ -197,14 +172,16 @@ class ChatClient:
         A failure is written to `answer.error` and not raised. When the surrounding task is cancelled,
         `answer` keeps what had arrived and the cancellation goes on.
         """
-        body = request.body()
+        body = request.body
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "X-Request-ID": request.request_id,
             # An id may hold what no header may.
-            "X-Correlation-ID": quote(request.session_id, safe="#:/@ "),
+            "X-Correlation-ID": quote(request.correlation_id, safe=CHARACTERS_OF_IDS),
         }
+        if self._session_header:
+            headers[self._session_header] = headers["X-Correlation-ID"]
         answer.start = time.monotonic()
         try:
             async with self._http.post(
@@ -217,7 +194,9 @@ class ChatClient:
                 if response.status == 200:
                     await _read_stream(response, answer)
                 else:
-                    answer.error = f"HTTP {response.status}: {await _read_error(response)}"
+                    message = await _read_error(response)
+                    answer.error = f"HTTP {response.status}: {message}"
+                    answer.overflow = any(phrase in message.lower() for phrase in OVERFLOW_PHRASES)
         except SseError as error:
             answer.error = f"bad stream: {error}"
         except (aiohttp.ClientError, OSError) as error:

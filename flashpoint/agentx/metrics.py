@@ -57,7 +57,7 @@ def request_latency(record: RequestRecord) -> float:
 
 
 def window(records: Records) -> tuple[float, float] | None:
-    """First start and last content chunk of the successful requests, in seconds since the start of the run."""
+    """First start and last content chunk of the successful requests; seconds since the run's start."""
     done = successful(records)
     return (min(r.start for r in done), max(r.start + request_latency(r) for r in done)) if done else None
 
@@ -277,7 +277,7 @@ def is_output_length_mismatch(record: RequestRecord) -> bool | None:
 
 
 def output_length_mismatch_share(records: Records) -> float | None:
-    """Successful requests whose answer misses the length asked for / those of known lengths. Unit: share of 1."""
+    """Answers that miss the length asked for / answers of known lengths. Unit: share of 1."""
     each = [is_output_length_mismatch(r) for r in successful(records)]
     known = [missed for missed in each if missed is not None]
     return sum(known) / len(known) if known else None

@@ -14,6 +14,7 @@ from flashpoint.agentx.summary import LevelSummary
 from flashpoint.agentx.table import number
 
 LINE_EVERY_SECONDS = 10.0
+BAR_EVERY_SECONDS = 0.5
 
 
 class ReplayProgress:
@@ -31,6 +32,7 @@ class ReplayProgress:
                 console=console,
             )
         self._task: TaskID | None = None
+        self._every = BAR_EVERY_SECONDS if self._bar else LINE_EVERY_SECONDS
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -41,37 +43,47 @@ class ReplayProgress:
         if self._bar:
             self._bar.stop()
 
-    def level_started(self, concurrency: int, planned: int | None, duration: float | None) -> None:
-        """A level begins that will send `planned` requests or last `duration` seconds."""
+    def note(self, text: str) -> None:
+        """Something a reader of the results must know."""
+        self._console.print(f"replay: {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def level_started(self, concurrency: int, duration: float) -> None:
+        """A level begins that will be measured for `duration` seconds, after its warm-up."""
         self._concurrency = concurrency
-        self._planned = planned
         self._duration = duration
-        self._begun = self._last_line = time.monotonic()
-        self._done = self._errors = self._tokens = 0
+        self._measured_from: float | None = None
+        self._shown = time.monotonic()
+        self._warm = self._done = self._errors = self._tokens = 0
         self._latencies: list[float] = []
         if self._bar:
             self._task = self._bar.add_task(
-                "level", total=duration or planned, concurrency=concurrency, state="starting"
+                "level", total=duration, concurrency=concurrency, state="starting"
             )
         else:
-            extent = f"{duration:g} s" if duration else f"{planned} requests"
-            self._print(f"{concurrency} sessions at once, {extent}")
+            self._print(f"{concurrency} lanes, {duration:g} s after the warm-up")
+
+    def preparing(self, done: int, of: int) -> None:
+        """The first prompts are being made."""
+        self._show(f"{done} of {of} first prompts made")
 
     def request_done(self, record: RequestRecord) -> None:
         """A request has ended, well or not."""
+        if record.phase == "warmup":
+            self._warm += 1
+            self._errors += record.status == "error"
+            self._show(f"warm-up: {self._warm} requests, {self._errors} failed")
+            return
+        if self._measured_from is None:
+            self._measured_from = time.monotonic()
+            self._errors = 0
         self._done += 1
         self._errors += record.status == "error"
         if record.status == "ok":
             self._tokens += (record.prompt_tokens or 0) + (record.output_tokens or 0)
             if (latency := inter_token_latency(record)) is not None:
                 self._latencies.append(latency)
-        if self._bar and self._task is not None:
-            seconds = time.monotonic() - self._begun
-            completed = min(seconds, self._duration) if self._duration else self._done
-            self._bar.update(self._task, completed=completed, state=self._state())
-        elif time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
-            self._last_line = time.monotonic()
-            self._print(self._state())
+        if time.monotonic() - self._shown >= self._every:
+            self._show(self._state())
 
     def level_ended(self, level: LevelSummary) -> None:
         """A level is over; its figures are final."""
@@ -82,21 +94,27 @@ class ReplayProgress:
             f"P90 interactivity {number(level.interactivity_p90)} tok/s"
         )
         if self._bar and self._task is not None:
-            total = self._duration or self._planned
-            done = total if level.status == "complete" else None
+            done = self._duration if level.status == "complete" else None
             self._bar.update(self._task, completed=done, state=text)
         else:
             self._print(text)
 
     def _state(self) -> str:
-        seconds = max(time.monotonic() - self._begun, 1e-9)
-        count = f"{self._done}/{self._planned}" if self._planned else str(self._done)
+        seconds = time.monotonic() - (self._measured_from or 0.0)
         latency = percentile(self._latencies, 90)
         speed = number(1 / latency) if latency else "–"
-        return (
-            f"{count} requests, {self._errors} failed, {number(self._tokens / seconds)} tok/s, "
-            f"P90 {speed} tok/s per user"
-        )
+        rate = number(self._tokens / seconds if seconds >= 1 else None)
+        return f"{self._done} requests, {self._errors} failed, {rate} tok/s, P90 {speed} tok/s per user"
+
+    def _show(self, state: str) -> None:
+        if time.monotonic() - self._shown < self._every:
+            return
+        self._shown = time.monotonic()
+        if self._bar and self._task is not None:
+            since = self._shown - self._measured_from if self._measured_from else 0.0
+            self._bar.update(self._task, completed=min(since, self._duration), state=state)
+        else:
+            self._print(state)
 
     def _print(self, text: str) -> None:
         self._console.print(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,19 +32,39 @@ from flashpoint.agentx.archive import (
 )
 from flashpoint.agentx.client import ChatClient
 from flashpoint.agentx.facts import machine_facts, versions
+from flashpoint.agentx.feed import SessionFeed
 from flashpoint.agentx.lag import LagProbe
-from flashpoint.agentx.lanes import Level, Sampling
+from flashpoint.agentx.level import Level, LevelConfig
 from flashpoint.agentx.metrics import percentile, window
 from flashpoint.agentx.progress import ReplayProgress
+from flashpoint.agentx.prompts.prompter import Prompter
+from flashpoint.agentx.prompts.source import TokenSource, load_corpus
+from flashpoint.agentx.prompts.tokenizer import PromptTokenizer, load_tokenizer, standard_tokenizer
 from flashpoint.agentx.replay_config import ReplayConfig
-from flashpoint.agentx.sessions import Session, SessionFile, load_sessions
+from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
+from flashpoint.agentx.scrape import MetricsScraper
 from flashpoint.agentx.summary import RunSummary, summarize, summarize_level
+from flashpoint.agentx.traces.corpus import Corpus, open_corpus, within_context
 from flashpoint.agentx.watch import ServerWatch
 from flashpoint.errors import FlashpointError, InvalidValue
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread that makes prompts may hold the interpreter while a chunk waits to be stamped."""
+
+RunEnd = Literal["complete", "interrupted", "server_lost", "stopped"]
 
 
 class ServerUnusableError(FlashpointError):
     """The server cannot be used for a replay; nothing was sent and no archive was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What `/v1/models` says: the name to send, the whole answer, and the named model's own entry."""
+
+    model: str
+    answer: Any
+    entry: dict[str, Any]
 
 
 def run_replay(config: ReplayConfig, console: Console | None = None) -> RunSummary:
@@ -54,20 +75,31 @@ def run_replay(config: ReplayConfig, console: Console | None = None) -> RunSumma
     and Ctrl-C included, is in the summary instead.
     """
     console = console or Console(stderr=True)
-    session_file = load_sessions(config.sessions)
     check_new_folder(config.out)
-    # uvloop stamps chunks earlier: at 32 streams its lag is less than half that of asyncio's own loop.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_replay(config, session_file, ReplayProgress(console)))
+    corpus = open_corpus(config.corpus)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        # uvloop stamps chunks earlier: at 32 streams its lag is less than half that of asyncio's own loop.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_replay(config, corpus, ReplayProgress(console)))
+    finally:
+        sys.setswitchinterval(switch)
     return summarize(read_archive(config.out))
 
 
-async def _replay(config: ReplayConfig, session_file: SessionFile, progress: ReplayProgress) -> None:
+async def _replay(config: ReplayConfig, corpus: Corpus, progress: ReplayProgress) -> None:
     async with ChatClient(
-        config.url, request_timeout=config.request_timeout, stall_timeout=config.stall_timeout
+        config.url,
+        request_timeout=config.request_timeout,
+        stall_timeout=config.stall_timeout,
+        session_header=config.session_header,
     ) as client:
-        model, models_answer = await _find_model(client, config.model)
-        cache_bust = secrets.token_hex(8)
+        served = await _find_model(client, config.model)
+        tokenizer = _tokenizer(config, served, progress)
+        corpus = _choose_sessions(config, corpus, served, progress)
+        source = TokenSource(load_corpus(config.prompt_text, tokenizer, config.seed), config.seed)
+        run_id = secrets.token_hex(6)
         writer = ArchiveWriter(
             config.out,
             RunInfo(
@@ -76,93 +108,186 @@ async def _replay(config: ReplayConfig, session_file: SessionFile, progress: Rep
                 started=_utc_now(),
                 versions=versions(),
                 client_machine=machine_facts(),
-                server=ServerInfo(url=config.url, model=model, models_answer=models_answer),
+                server=ServerInfo(url=config.url, model=served.model, models_answer=served.answer),
                 config=_plain(config),
                 accelerators=config.accelerators,
                 corpus=CorpusInfo(
-                    path=str(session_file.path),
-                    sha256=session_file.sha256,
-                    sessions=len(session_file.sessions),
+                    path=str(config.corpus),
+                    sha256=corpus.sha256,
+                    sessions=len(corpus),
+                    dropped=corpus.dropped,
                 ),
-                cache_bust=cache_bust,
+                tokenizer=tokenizer.sha256,
+                prompt_text=source.sha256,
+                cache_bust=run_id,
             ),
         )
-        sessions = [
-            Session(session.id, session.system, session.turns[: config.max_turns])
-            for session in session_file.sessions
-        ]
-        watch = ServerWatch(client)
-        origin = time.monotonic()
+        run = _Run(config, client, served.model, corpus, source, tokenizer, run_id, progress)
+        end: RunEnd = "complete"
+        detail: str | None = None
         interrupt = asyncio.Event()
-        status: Literal["complete", "interrupted", "server_lost"] = "complete"
-        with _interrupts_set(interrupt), LagProbe() as lag, progress:
-            for number, concurrency in enumerate(config.concurrency):
-                passes = -(-concurrency // len(sessions))
-                progress.level_started(
-                    concurrency,
-                    None if config.duration else passes * sum(len(session.turns) for session in sessions),
-                    config.duration,
-                )
-                level = Level(
-                    client,
-                    watch,
-                    sessions,
-                    Sampling(model, config.temperature, config.seed, config.force_length),
-                    number=number,
-                    concurrency=concurrency,
-                    duration=config.duration,
-                    cache_bust=cache_bust,
-                    origin=origin,
-                    on_record=progress.request_done,
-                )
-                lag.take()
-                start = time.monotonic() - origin
-                await level.run(interrupt)
-                if level.cut and level.cut.reason != "duration":
-                    status = level.cut.reason
-                info = LevelInfo(
-                    level=number,
-                    concurrency=concurrency,
-                    status=status,
-                    start=start,
-                    end=time.monotonic() - origin,
-                    window=window(level.records),
-                    sessions_started=level.sessions_started,
-                    requests=len(level.records),
-                    client_lag=_lag(lag.take()),
-                )
-                progress.level_ended(summarize_level(info, level.records, config.accelerators))
-                writer.add_level(info, level.records)
-                if status != "complete":
+        with _interrupts_set(interrupt), progress:
+            levels = [(c, repeat) for repeat in range(config.repeat) for c in config.concurrency]
+            for number, (concurrency, repeat) in enumerate(levels):
+                info = await run.level(number, concurrency, repeat, interrupt, writer)
+                end, detail = info.status, info.status_detail
+                if end != "complete":
                     break
-        await watch.close()
-        detail = {
-            "complete": None,
+        await run.watch.close()
+        writer.finish(end, detail, _utc_now())
+
+
+class _Run:
+    """What the levels of a run share."""
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        client: ChatClient,
+        model: str,
+        corpus: Corpus,
+        source: TokenSource,
+        tokenizer: PromptTokenizer,
+        run_id: str,
+        progress: ReplayProgress,
+    ) -> None:
+        self.watch = ServerWatch(client)
+        self._config = config
+        self._client = client
+        self._model = model
+        self._corpus = corpus
+        self._source = source
+        self._tokenizer = tokenizer
+        self._run_id = run_id
+        self._progress = progress
+        self._origin = time.monotonic()
+
+    async def level(
+        self, number: int, concurrency: int, repeat: int, interrupt: asyncio.Event, writer: ArchiveWriter
+    ) -> LevelInfo:
+        """Run one level and put it into the archive."""
+        config = self._config
+        self._progress.level_started(concurrency, config.duration)
+        feed, prompter = SessionFeed(self._corpus), Prompter(self._source, self._tokenizer)
+        lanes = Lanes(
+            ScheduleConfig(
+                concurrency,
+                config.seed,
+                (config.start_from, config.start_to),
+                config.warmup_requests,
+                config.session_idle_cap,
+                config.system_idle_cap,
+            ),
+            feed,
+            f"{self._run_id}:{number}",
+        )
+        level = Level(
+            self._client,
+            self.watch,
+            prompter,
+            lanes,
+            LevelConfig(
+                self._model,
+                config.duration,
+                config.warmup_grace,
+                config.failed_threshold,
+                config.legacy_max_tokens,
+            ),
+            number=number,
+            run_id=self._run_id,
+            origin=self._origin,
+            on_record=self._progress.request_done,
+        )
+        metrics_url = config.metrics_url or f"{config.url}/metrics"
+        try:
+            await level.prepare(interrupt, self._progress.preparing)
+            start = time.monotonic() - self._origin
+            async with MetricsScraper(metrics_url, self._origin) as scraper:
+                with LagProbe() as lag:
+                    await level.run(interrupt)
+        finally:
+            feed.close()
+            prompter.close()
+        info = self._info(level, number, concurrency, repeat, start, _lag(lag.take()))
+        self._progress.level_ended(summarize_level(info, level.records, config.accelerators))
+        series = await asyncio.to_thread(scraper.table, number)
+        writer.add_level(info, level.records, series=series)
+        return info
+
+    def _info(
+        self, level: Level, number: int, concurrency: int, repeat: int, start: float, lag: ClientLag | None
+    ) -> LevelInfo:
+        assert level.cut is not None
+        status: RunEnd = "complete" if level.cut.reason == "duration" else level.cut.reason
+        details = {
             "interrupted": "stopped by a signal; the last level is partial",
-            "server_lost": f"no connection to {config.url} any more; the last level is partial",
-        }[status]
-        writer.finish(status, detail, _utc_now())
+            "server_lost": f"no connection to {self._config.url} any more; the last level is partial",
+            "stopped": level.cut.text,
+        }
+        return LevelInfo(
+            level=number,
+            concurrency=concurrency,
+            repeat=repeat,
+            status=status,
+            status_detail=details.get(status),
+            start=start,
+            end=time.monotonic() - self._origin,
+            duration=self._config.duration,
+            window=window(level.records),
+            requests=len(level.records),
+            client_lag=lag,
+            lateness=_lag(level.lateness),
+            **level.facts(),
+        )
 
 
-async def _find_model(client: ChatClient, wanted: str | None) -> tuple[str, Any]:
-    """The model name to send, and the server's whole list of models."""
+def _tokenizer(config: ReplayConfig, served: _Served, progress: ReplayProgress) -> PromptTokenizer:
+    """The tokenizer that was named, else the served checkpoint's, else DeepSeek's with a note."""
+    if config.tokenizer is not None:
+        return load_tokenizer(config.tokenizer)
+    root = served.entry.get("root")
+    if isinstance(root, str) and (Path(root) / "tokenizer.json").is_file():
+        return load_tokenizer(Path(root))
+    progress.note(
+        "the served model's tokenizer is not known, so prompts are made with DeepSeek's and may be longer or "
+        "shorter than the trace says; --tokenizer names the right one"
+    )
+    return standard_tokenizer()
+
+
+def _choose_sessions(
+    config: ReplayConfig, corpus: Corpus, served: _Served, progress: ReplayProgress
+) -> Corpus:
+    """The sessions that fit the context window (the user's, else the server's), up to the number wanted."""
+    limit = config.context_window
+    if limit is None and isinstance(served.entry.get("max_model_len"), int):
+        limit = served.entry["max_model_len"]
+    if limit is not None:
+        corpus, warning = within_context(corpus, limit)
+        if warning:
+            progress.note(warning)
+    return corpus.first(config.max_sessions)
+
+
+async def _find_model(client: ChatClient, wanted: str | None) -> _Served:
     try:
         status, answer = await client.models()
     except (aiohttp.ClientError, OSError) as error:
         raise ServerUnusableError(
             f"url: no server answers at {client.url} ({error}); start it first, or correct the URL"
         ) from error
-    entries = answer.get("data") if status == 200 and isinstance(answer, dict) else None
-    names = [entry.get("id") for entry in entries if isinstance(entry, dict)] if entries else []
+    data = answer.get("data") if status == 200 and isinstance(answer, dict) else None
+    entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    names = [entry.get("id") for entry in entries]
     if wanted is None:
         if not names or not isinstance(names[0], str):
             raise ServerUnusableError(
                 f"url: {client.url}/v1/models (HTTP {status}) names no model; name it with --model"
             )
-        return names[0], answer
+        return _Served(names[0], answer, entries[0])
     if names and wanted not in names:
         raise InvalidValue("model", wanted, f"a model of this server: {', '.join(map(str, names))}")
-    return wanted, answer
+    return _Served(wanted, answer, entries[names.index(wanted)] if names else {})
 
 
 @contextmanager

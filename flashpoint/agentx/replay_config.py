@@ -4,38 +4,71 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from flashpoint.errors import InvalidValue
 
+SessionHeader = Literal["X-Session-ID", "X-SMG-Routing-Key", "X-Dynamo-Session-ID"]
+
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What a replay does. Seconds, counts and paths as named."""
+    """What a replay does. Defaults are the benchmark's (spec section 3.1); seconds and counts as named."""
 
     url: str = field(metadata={"help": "root of an OpenAI-compatible server, such as http://127.0.0.1:8000"})
-    sessions: Path = field(metadata={"help": "session file (JSON lines)"})
+    corpus: Path = field(metadata={"help": "a corpus file, a trace file or a folder of traces"})
     out: Path = field(metadata={"help": "folder for the run archive; new or empty"})
     concurrency: tuple[int, ...] = field(
         default=(1, 2, 4, 8), metadata={"help": "sessions held live at once; one level after the other"}
     )
+    duration: float = field(default=3600.0, metadata={"help": "measured seconds per level"})
+    repeat: int = field(default=1, metadata={"help": "runs of every level, to see their spread"})
+    seed: int = field(default=42, metadata={"help": "seed of start moments and prompts"})
+    tokenizer: Path | None = field(
+        default=None,
+        metadata={"help": "the served model's tokenizer.json or its folder; default: where /v1/models says"},
+    )
+    prompt_text: Path | None = field(
+        default=None,
+        metadata={"help": "text (or token ids, .npy) that prompts are cut from; default: invented"},
+    )
     model: str | None = field(
         default=None, metadata={"help": "model name to send; default: the first that /v1/models names"}
     )
-    force_length: bool = field(
-        default=True,
-        metadata={"help": "force answers to max_tokens (min_tokens = max_tokens, ignore_eos)"},
+    context_window: int | None = field(
+        default=None, metadata={"help": "leave out whole sessions that need more tokens than this"}
     )
-    temperature: float = field(default=0.0, metadata={"help": "sampling temperature"})
-    seed: int = field(default=0, metadata={"help": "sampling seed sent with every request"})
-    max_turns: int | None = field(default=None, metadata={"help": "play only the first turns of a session"})
-    duration: float | None = field(
-        default=None,
-        metadata={"help": "seconds per level, sessions repeating; default: play the list once"},
+    max_sessions: int | None = field(
+        default=393, metadata={"help": "use the first sessions of the corpus only"}
+    )
+    start_from: float = field(
+        default=0.25, metadata={"help": "earliest share of its first session a lane enters"}
+    )
+    start_to: float = field(
+        default=0.75, metadata={"help": "latest share of its first session a lane enters"}
+    )
+    warmup_requests: int = field(
+        default=10, metadata={"help": "turns per lane sent without waiting before the measurement"}
+    )
+    warmup_grace: float = field(default=1800.0, metadata={"help": "longest seconds the warm-up may take"})
+    session_idle_cap: float = field(default=300.0, metadata={"help": "longest seconds a session may be idle"})
+    system_idle_cap: float = field(default=10.0, metadata={"help": "longest seconds all lanes may be idle"})
+    failed_threshold: float = field(
+        default=0.10, metadata={"help": "share of failed requests above which the run stops"}
+    )
+    session_header: SessionHeader | None = field(
+        default=None, metadata={"help": "one more header with the conversation's id, for a router"}
+    )
+    legacy_max_tokens: bool = field(
+        default=False, metadata={"help": "name the length max_tokens, for servers that know no other"}
+    )
+    metrics_url: str | None = field(
+        default=None, metadata={"help": "the server's Prometheus metrics; default: URL/metrics"}
     )
     request_timeout: float = field(default=3600.0, metadata={"help": "longest seconds a request may take"})
     stall_timeout: float = field(
-        default=600.0, metadata={"help": "longest seconds without data, first token included"}
+        default=1800.0, metadata={"help": "longest seconds without data, first token included"}
     )
     accelerators: int = field(
         default=1, metadata={"help": "accelerators that serve the model; throughput is divided by it"}
@@ -46,17 +79,25 @@ class ReplayConfig:
         if not self.concurrency or min(self.concurrency) < 1:
             raise InvalidValue("concurrency", self.concurrency, "whole numbers of at least 1")
         if len(set(self.concurrency)) < len(self.concurrency):
-            raise InvalidValue("concurrency", self.concurrency, "every level once")
-        for name in ("accelerators", "max_turns"):
+            raise InvalidValue("concurrency", self.concurrency, "every level once; --repeat repeats levels")
+        for name in ("accelerators", "repeat", "max_sessions", "context_window"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(name, value, "a whole number of at least 1")
-        for name in ("duration", "request_timeout", "stall_timeout"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise InvalidValue(name, value, "seconds, a number above 0")
-        if not 0 <= self.temperature < float("inf"):
-            raise InvalidValue("temperature", self.temperature, "a number of at least 0")
+        for name in ("duration", "warmup_grace", "request_timeout", "stall_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InvalidValue(name, getattr(self, name), "seconds, a number above 0")
+        for name in ("session_idle_cap", "system_idle_cap"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidValue(name, getattr(self, name), "seconds, a number of at least 0")
+        if not 0 <= self.failed_threshold <= 1:
+            raise InvalidValue("failed_threshold", self.failed_threshold, "a share from 0 to 1")
+        if not 0 <= self.start_from <= self.start_to <= 1:
+            raise InvalidValue(
+                "start_from, start_to", (self.start_from, self.start_to), "shares, 0 <= from <= to <= 1"
+            )
+        if self.warmup_requests < 0:
+            raise InvalidValue("warmup_requests", self.warmup_requests, "a whole number of at least 0")
 
 
 def _server_root(url: str) -> str:

@@ -113,6 +113,7 @@ def _models(context: ServerContext) -> Callable[[Request], Awaitable[Response]]:
             "created": context.model.created,
             "owned_by": "flashpoint",
             "max_model_len": context.engine.max_context,
+            "root": context.model.root,
         }
         return _json(200, {"object": "list", "data": [entry]})
 

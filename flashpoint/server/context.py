@@ -26,9 +26,10 @@ INLINE_CHARACTERS = 2048
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """How the model is named in the API; `created` is a Unix time."""
+    """How the model is named in the API, where its checkpoint lies; `created` is a Unix time."""
 
     name: str
+    root: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -51,7 +51,7 @@ def serve(engine: EngineService, checkpoint: Path, config: ServerConfig) -> int:
         )
         raise CheckpointError(checkpoint, [problem])
     renderer = renderer_for(tokenizer.token_id)
-    model = ModelInfo(config.served_model_name or checkpoint.resolve().name)
+    model = ModelInfo(config.served_model_name or checkpoint.resolve().name, str(checkpoint.resolve()))
     app = create_app(engine, tokenizer, renderer, model, config)
     raise_file_limit()
     with listen(config.host, config.port) as sock:

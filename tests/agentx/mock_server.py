@@ -52,6 +52,7 @@ class MockServer:
     def app(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
         return app
 
@@ -79,6 +80,12 @@ class MockServer:
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": name} for name in self.behaviour.models]})
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = (
+            f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="0"}} {self.open}\n'
+        )
+        return web.Response(text=text)
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         number = len(self.bodies)
         body = await request.json()
@@ -96,6 +103,9 @@ class MockServer:
         fault = b.faults[number] if number < len(b.faults) else b.fault_always
         if fault == "http_500":
             return web.json_response({"error": {"message": "the engine is down", "code": 500}}, status=500)
+        if fault == "overflow":
+            error = {"message": "This model's maximum context length is 7 tokens", "code": 400}
+            return web.json_response({"error": error}, status=400)
         if fault == "http_429":
             return web.Response(text="slow down", status=429, headers={"Retry-After": "1"})
         prompt = "\n".join(message["content"] for message in body["messages"])
@@ -116,7 +126,8 @@ class MockServer:
 
         await response.write(b": a comment\r\n\r\n")
         await send({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-        total = min(body["max_tokens"], b.stop_after or body["max_tokens"])
+        wanted = body.get("max_completion_tokens") or body["max_tokens"]
+        total = min(wanted, b.stop_after or wanted)
         sent = 0
         await asyncio.sleep(b.ttft)
         while sent < total:
@@ -142,7 +153,7 @@ class MockServer:
                 event["usage"] = {**usage, "completion_tokens": sent}
             await send(event)
         if fault != "no_finish":
-            reason = "length" if sent == body["max_tokens"] else "stop"
+            reason = "length" if sent == wanted else "stop"
             await send({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         if b.usage:
             await send({"choices": [], "usage": {**usage, "completion_tokens": sent}})

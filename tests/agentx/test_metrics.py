@@ -27,24 +27,26 @@ def test_percentile_by_hand() -> None:
 
 
 # Two requests by hand. First: starts at 10, tokens after 0.5, 0.6, 0.8; ends at 11. Second: starts at 10.5,
-# tokens after 1.0, 1.4; ends at 12. Window: 10 to 12.
+# tokens after 1.0, 1.4; ends at 12. Window: 10 to 11.9, the last token.
 FIRST = made_record(10.0, (0.5, 0.6, 0.8), 0.2, prompt_tokens=1000, cached_tokens=900)
 SECOND = made_record(10.5, (1.0, 1.4), 0.1, prompt_tokens=500, cached_tokens=100)
 BOTH = [FIRST, SECOND, failed_record(1.0), made_record(2.0, status="cancelled")]
 
 
 def test_throughputs_by_hand() -> None:
-    assert metrics.window(BOTH) == (10.0, 12.0)
-    assert metrics.window_seconds(BOTH) == 2.0
+    assert metrics.window(BOTH) == (10.0, 11.9)
+    assert metrics.window_seconds(BOTH) == pytest.approx(1.9)
     assert metrics.prompt_tokens(BOTH) == 1500
     assert metrics.cached_tokens(BOTH) == 1000
     assert metrics.output_tokens(BOTH) == 5
-    assert metrics.total_throughput(BOTH, 1) == 1505 / 2
-    assert metrics.total_throughput(BOTH, 4) == 1505 / 8
-    assert metrics.output_throughput(BOTH, 1) == 2.5
-    assert metrics.uncached_input_throughput(BOTH, 1) == 250.0
+    assert metrics.total_throughput(BOTH, 1) == pytest.approx(1505 / 1.9)
+    assert metrics.total_throughput(BOTH, 4) == pytest.approx(1505 / 1.9 / 4)
+    assert metrics.output_throughput(BOTH, 1) == pytest.approx(5 / 1.9)
+    assert metrics.input_throughput(BOTH, 2) == pytest.approx(1500 / 1.9 / 2)
+    assert metrics.request_throughput(BOTH) == pytest.approx(2 / 1.9)
+    assert metrics.uncached_input_throughput(BOTH, 1) == pytest.approx(500 / 1.9)
     assert metrics.cache_hit_share(BOTH) == pytest.approx(2 / 3)
-    assert metrics.mean_in_flight(BOTH) == pytest.approx((1.0 + 1.5) / 2)
+    assert metrics.mean_in_flight(BOTH) == pytest.approx((0.8 + 1.4) / 1.9)
 
 
 def test_latencies_by_hand() -> None:
@@ -55,7 +57,13 @@ def test_latencies_by_hand() -> None:
     assert metrics.interactivity(BOTH, 90) == pytest.approx(1 / 0.375)
     assert metrics.ttft_percentile(BOTH, 50) == pytest.approx(0.75)
     assert metrics.ttft_percentile(BOTH, 90) == pytest.approx(0.95)
-    assert metrics.e2e_percentile(BOTH, 50) == pytest.approx(1.25)
+    assert metrics.e2e_percentile(BOTH, 50) == pytest.approx(1.1)
+    # To the end of the response: 0.5 s for 2 tokens, 0.5 s for 1.
+    assert metrics.full_response_itl(FIRST) == pytest.approx(0.25)
+    assert metrics.full_response_itl_percentile(BOTH, 90) == pytest.approx(0.25 + 0.25 * 0.9)
+    # Seconds per token, first one included: 0.8 / 3 and 1.4 / 2.
+    assert metrics.e2e_normalised_interactivity(BOTH, 50) == pytest.approx(2 / (0.8 / 3 + 0.7))
+    assert metrics.time_to_second_token(SECOND) == pytest.approx(0.4)
     # Pooled: the gaps 0.1, 0.2 and 0.4 together.
     assert metrics.pooled_itl_percentiles(BOTH, 50, 90) == pytest.approx([0.2, 0.36])
 
@@ -179,3 +187,51 @@ def test_spread_keeps_the_total_and_gives_first_and_last_chunk_a_token(total: in
         assert counts[0] == 1
         assert max(counts[1:]) - min(counts[1:]) <= 1
     assert not any(math.isnan(count) for count in counts)
+
+
+def test_latency_without_content_goes_to_the_end_of_the_response() -> None:
+    silent = made_record(3.0, (), 0.7)
+    assert metrics.request_latency(silent) == pytest.approx(0.7)
+    assert metrics.window([silent]) == pytest.approx((3.0, 3.7))
+    assert metrics.full_response_itl(silent) is None
+    assert metrics.time_to_second_token(silent) is None
+
+
+def test_requests_per_slice() -> None:
+    # Ends at 0.5, 1.5, 1.75 and 4.25 of a window from 0 to 4.25: four whole slices, the last end in none.
+    ends = [made_record(0.0, (end,)) for end in (0.5, 1.5, 1.75, 4.25)]
+    assert metrics.requests_per_slice(ends) == [1, 2, 0, 0]
+    assert metrics.requests_per_slice(ends, 2.0) == [3, 0]
+    assert metrics.requests_per_slice([failed_record(1.0)]) == []
+
+
+@pytest.mark.parametrize(
+    "asked, got, missed",
+    [
+        (100, 95, False),
+        (100, 94, True),
+        (100, 106, True),
+        (2000, 1950, False),
+        (2000, 1949, True),
+        (3, 3, False),
+    ],
+)
+def test_output_length_mismatch(asked: int, got: int, missed: bool) -> None:
+    record = made_record(max_tokens=asked, output_tokens=got)
+    assert metrics.is_output_length_mismatch(record) is missed
+    assert metrics.output_length_mismatch(record) == pytest.approx((got - asked) / asked)
+    exact = made_record(max_tokens=10, output_tokens=10)
+    assert metrics.output_length_mismatch_share([record, exact]) == missed / 2
+
+
+def test_unknown_lengths_are_no_mismatch() -> None:
+    unknown = made_record(max_tokens=None)
+    assert metrics.is_output_length_mismatch(unknown) is None
+    assert metrics.output_length_mismatch_share([unknown]) is None
+    assert metrics.output_length_mismatch_share([unknown, made_record()]) == 0.0
+
+
+def test_mean_and_deviation() -> None:
+    assert metrics.mean([1.0, 2.0, 6.0]) == 3.0
+    assert metrics.standard_deviation([2.0, 4.0]) == 1.0
+    assert metrics.mean([]) is None and metrics.standard_deviation([]) is None

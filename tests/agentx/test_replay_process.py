@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flashpoint.agentx.archive import read_archive
-from flashpoint.agentx.summary import summarize
-from flashpoint.agentx.synthetic import GenerateConfig, generate
+from flashpoint.agentx.archive import Archive, read_archive
+from flashpoint.agentx.records import RequestRecord
+from flashpoint.agentx.traces.corpus import write_recipe
 from tests.agentx.mock_server import mock_process
+from tests.agentx.small_corpus import QUICK, SMALL
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -24,18 +25,19 @@ import json, sys
 from pathlib import Path
 from flashpoint.agentx.replay import run_replay
 from flashpoint.agentx.replay_config import ReplayConfig
-url, sessions, out, options = sys.argv[1:]
+url, corpus, out, options = sys.argv[1:]
 options = json.loads(options)
 options["concurrency"] = tuple(options["concurrency"])
-sys.exit(run_replay(ReplayConfig(url, Path(sessions), Path(out), **options)).exit_code)
+sys.exit(run_replay(ReplayConfig(url, Path(corpus), Path(out), **options)).exit_code)
 """
 
 
 @contextlib.contextmanager
 def replay_process(tmp_path: Path, url: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    generate(GenerateConfig(tmp_path / "s.jsonl", sessions=8, turns=4, max_tokens=50))
+    write_recipe(SMALL, tmp_path / "corpus.json")
+    options = QUICK | options
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, url, tmp_path / "s.jsonl", tmp_path / "run", json.dumps(options)],
+        [sys.executable, "-c", SCRIPT, url, tmp_path / "corpus.json", tmp_path / "run", json.dumps(options)],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -59,10 +61,14 @@ def wait_for_levels(path: Path, levels: int) -> None:
     raise AssertionError("the replay did not get that far")
 
 
+def measured(archive: Archive, level: int) -> list[RequestRecord]:
+    return [record for record in archive.level(level) if record.phase == "measured"]
+
+
 def test_kill_9_of_the_server_leaves_an_error_per_open_request_and_all_the_rest(tmp_path: Path) -> None:
     with (
-        mock_process(ttft=0.01, gap=0.004) as (server, url),
-        replay_process(tmp_path, url, concurrency=[8, 4, 2]) as replay,
+        mock_process(ttft=0.05, gap=0.02) as (server, url),
+        replay_process(tmp_path, url, concurrency=[8, 4, 2], duration=3.0) as replay,
     ):
         wait_for_levels(tmp_path / "run", 1)
         server.kill()
@@ -73,20 +79,18 @@ def test_kill_9_of_the_server_leaves_an_error_per_open_request_and_all_the_rest(
     assert archive.run.status_detail and url in archive.run.status_detail
     first, second = archive.run.levels  # the third level is not begun
     assert (first.status, second.status) == ("complete", "server_lost")
-    assert len(archive.level(0)) == 32 and all(record.status == "ok" for record in archive.level(0))
+    assert all(record.status in ("ok", "cancelled") for record in archive.level(0))
     failed = [record for record in archive.level(1) if record.status == "error"]
-    # One per lane: the request that was open, or, between two turns, the one that found nobody.
-    assert sorted(record.lane for record in failed) == [0, 1, 2, 3]
+    assert failed
     assert all(record.error and "connection" in record.error for record in failed), failed
     for record in archive.level(1):
         assert record.status in ("ok", "error")
-    assert summarize(archive).levels[1].ok == len(archive.level(1)) - 4
 
 
 def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
     with (
-        mock_process(ttft=0.01, gap=0.004) as (_, url),
-        replay_process(tmp_path, url, concurrency=[8, 2]) as replay,
+        mock_process(ttft=0.05, gap=0.02) as (_, url),
+        replay_process(tmp_path, url, concurrency=[8, 2], duration=3.0) as replay,
     ):
         wait_for_levels(tmp_path / "run", 1)
         replay.send_signal(signal.SIGINT)
@@ -96,20 +100,32 @@ def test_ctrl_c_writes_what_there_is(tmp_path: Path) -> None:
     archive = read_archive(tmp_path / "run")
     assert archive.run.status == "interrupted"
     assert [level.status for level in archive.run.levels] == ["complete", "interrupted"]
-    assert len(archive.level(0)) == 32
+    assert measured(archive, 0)
     open_then = [record for record in archive.level(1) if record.status == "cancelled"]
-    assert 1 <= len(open_then) <= 2
     assert all(record.error == "open when the run was interrupted" for record in open_then)
+
+
+def test_ctrl_c_before_the_first_request(tmp_path: Path) -> None:
+    with (
+        mock_process(ttft=0.05, gap=0.02) as (_, url),
+        replay_process(tmp_path, url, concurrency=[1500], duration=3.0) as replay,
+    ):
+        wait_for_levels(tmp_path / "run", 0)
+        replay.send_signal(signal.SIGINT)
+        _, log = replay.communicate(timeout=60)
+    assert replay.returncode == 130, log
+    assert "Traceback" not in log
+    assert read_archive(tmp_path / "run").run.status == "interrupted"
 
 
 def test_kill_9_of_the_replay_leaves_the_finished_levels(tmp_path: Path) -> None:
     with (
         mock_process(ttft=0.01, gap=0.004) as (_, url),
-        replay_process(tmp_path, url, concurrency=[8, 2]) as replay,
+        replay_process(tmp_path, url, concurrency=[8, 2], duration=3.0) as replay,
     ):
         wait_for_levels(tmp_path / "run", 1)
         replay.kill()
         replay.wait()
     archive = read_archive(tmp_path / "run")
     assert archive.run.status == "running"
-    assert len(archive.records) == 32 and len(archive.run.levels) == 1
+    assert len(archive.run.levels) == 1 and measured(archive, 0)

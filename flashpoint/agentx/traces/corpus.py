@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from flashpoint.agentx.files import whole_file
@@ -129,11 +130,35 @@ def parse_fraction(field: str, text: str) -> Fraction:
         raise InvalidValue(field, text, "a fraction such as 1/64") from None
 
 
-def within_context(corpus: Corpus, window: int) -> Corpus:
-    """Only the sessions whose longest prompt plus answer fits `window` tokens; whole sessions (spec 3.5)."""
+def within_context(corpus: Corpus, window: int) -> tuple[Corpus, str | None]:
+    """Only the sessions whose longest prompt plus answer fits `window` tokens, and what that changes.
+
+    Whole sessions are left out, never parts (spec section 3.5). The text is None where all fit; else it says
+    how many go and how the prompt lengths move: a small window quietly keeps only short sessions. Raises
+    `InvalidValue` naming `context_window` where none fits.
+    """
     if window < 1:
         raise InvalidValue("context_window", window, "a number of tokens of at least 1")
-    kept = [position for position in corpus.positions if corpus.read(position).peak_context <= window]
+    kept: list[int] = []
+    before: list[int] = []
+    after: list[int] = []
+    for position in corpus.positions:
+        trace = corpus.read(position)
+        lengths = [call.input_tokens for call in trace.calls()]
+        before += lengths
+        if trace.peak_context <= window:
+            kept.append(position)
+            after += lengths
     if not kept:
         raise InvalidValue("context_window", window, "a window that at least one session fits into")
-    return dataclasses.replace(corpus, positions=kept, dropped=corpus.dropped + len(corpus) - len(kept))
+    dropped = len(corpus) - len(kept)
+    if not dropped:
+        return corpus, None
+    moved = ", ".join(
+        f"P{p} {np.percentile(before, p):,.0f} -> {np.percentile(after, p):,.0f}" for p in (50, 90)
+    )
+    text = (
+        f"{dropped} of {len(corpus)} sessions need more than {window} tokens and are left out: prompt length "
+        f"{moved}; requests {len(before)} -> {len(after)}"
+    )
+    return dataclasses.replace(corpus, positions=kept, dropped=corpus.dropped + dropped), text

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -315,7 +316,8 @@ def _call_data(call: Call) -> dict[str, Any]:
 
 def write_trace(trace: Trace, folder: Path) -> Path:
     """Write `trace` as `<folder>/<id>.json`, whole or not at all, and return the path."""
-    path = folder / f"{trace.id}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{quote(trace.id, safe=':@ ')}.json"
     with whole_file(path) as file:
         file.write(trace_json(trace))
     return path

@@ -34,6 +34,7 @@ def play_lanes(
     open_requests: list[tuple[float, int, Sent]] = []
     numbers = itertools.count()
     done: list[Sent] = []
+    lanes.prepare()
     lanes.start(now)
     for _ in range(200_000):
         for send in lanes.take(now):

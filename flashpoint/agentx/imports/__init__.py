@@ -1,0 +1,1 @@
+"""Runs that other tools measured, read into run archives (`flashpoint import`)."""
