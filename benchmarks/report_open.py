@@ -2,8 +2,8 @@
 
     python benchmarks/report_open.py [--requests 100000]
 
-Prints the seconds to write the page, its size, and the seconds from navigation to the load event, to the first
-chart and to the first swim lanes, in a headless Chromium on this machine.
+Prints the seconds to write the page, its size, and the seconds from navigation to the load event, to the
+first chart and to the first swim lanes, in a headless Chromium on this machine.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _request(
         request_id=f"{level}-{number}", max_tokens=TOKENS, start=start, end=start + float(offsets[-1]),
         status="ok", ttft=ttft, ttft_answer=ttft, last_token=float(offsets[-1]), token_offsets=offsets,
         chunks=TOKENS, prompt_tokens=prompt, cached_tokens=cached, output_tokens=TOKENS, http_status=200,
-        finish_reason="length", stream=f"trace-{session:04d}::sa:{turn % STREAMS}", depth=int(turn % STREAMS > 0),
-        due=due, hit_blocks=prompt // 64 - 2, total_blocks=prompt // 64,
+        finish_reason="length", stream=f"trace-{session:04d}::sa:{turn % STREAMS}",
+        depth=int(turn % STREAMS > 0), due=due, hit_blocks=prompt // 64 - 2, total_blocks=prompt // 64,
     )  # fmt: skip
 
 

@@ -102,8 +102,9 @@ class Browser:
     def hover(self, selector: str) -> None:
         """Move the mouse to the middle of the first match."""
         x, y = self.evaluate(
-            f"(() => {{ const n = document.querySelector({selector!r}); n.scrollIntoView({{block: 'center'}});"
-            f"const b = n.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }})()"
+            f"(() => {{ const n = document.querySelector({selector!r});"
+            "n.scrollIntoView({block: 'center'});"
+            "const b = n.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 

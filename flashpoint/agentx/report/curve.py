@@ -27,6 +27,8 @@ class Axis:
     short: str
     title: str
     value: Callable[[LevelSummary], float | None]
+    reported: Callable[[dict[str, float]], float | None]
+    """From the figures of another tool, for a level that has no requests (spec inferencex.md section 1)."""
 
 
 X_AXES = (
@@ -34,11 +36,13 @@ X_AXES = (
         "P90 interactivity",
         "P90 interactivity (slow tail), tokens/s per user",
         lambda level: level.interactivity_p90,
+        lambda figures: _inverse(figures.get("inter_token_latency_p90")) or figures.get("interactivity_p90"),
     ),
     Axis(
         "P90 E2E-normalised interactivity",
         "1 / P90(E2E latency / output tokens) (slow tail), tokens/s per user",
         lambda level: level.e2e_normalised_interactivity_p90,
+        lambda figures: figures.get("e2e_normalised_interactivity_p90"),
     ),
 )
 Y_AXES = (
@@ -46,14 +50,25 @@ Y_AXES = (
         "total rate",
         "total tokens/s per accelerator, cached prompt included",
         lambda level: level.total_throughput,
+        lambda figures: figures.get("total_token_throughput_per_accelerator"),
     ),
-    Axis("output rate", "output tokens/s per accelerator", lambda level: level.output_throughput),
+    Axis(
+        "output rate",
+        "output tokens/s per accelerator",
+        lambda level: level.output_throughput,
+        lambda figures: figures.get("output_token_throughput_per_accelerator"),
+    ),
     Axis(
         "uncached prefill rate",
         "uncached prompt tokens/s per accelerator",
         lambda level: level.uncached_input_throughput,
+        lambda figures: None,
     ),
 )
+
+
+def _inverse(latency: float | None) -> float | None:
+    return 1 / latency if latency else None
 
 
 def axes() -> dict[str, list[dict[str, str]]]:
@@ -71,22 +86,42 @@ def level_name(info: LevelInfo) -> str:
 
 def points(name: str, summary: RunSummary) -> list[dict[str, Any]]:
     """The run's levels in order of concurrency; an axis value that cannot be given is None."""
-    found = []
     order = sorted(range(len(summary.levels)), key=lambda i: (summary.levels[i].concurrency, i))
-    for i in order:
-        level, info = summary.levels[i], summary.run.levels[i]
+    return [_point(name, summary, i) for i in order]
+
+
+def _point(name: str, summary: RunSummary, i: int) -> dict[str, Any]:
+    level, info = summary.levels[i], summary.run.levels[i]
+    if info.reported and not info.requests:
+        values = [axis.reported(info.reported) for axis in (*X_AXES, *Y_AXES)]
+        doubts = ["reported, not recomputed"]
+        text = _reported_text(name, info, summary.run.source, values)
+    else:
+        values = [axis.value(level) for axis in (*X_AXES, *Y_AXES)]
         doubts = [finding.rule for finding in doubtful(summary.validity[i])]
-        found.append(
-            {
-                "level": i,
-                "label": level_name(info),
-                "x": [rounded(axis.value(level), DIGITS) for axis in X_AXES],
-                "y": [rounded(axis.value(level), DIGITS) for axis in Y_AXES],
-                "doubts": doubts,
-                "text": _text(name, info, level, doubts),
-            }
-        )
-    return found
+        text = _text(name, info, level, doubts)
+    shown = [rounded(value, DIGITS) for value in values]
+    return {
+        "level": i,
+        "label": level_name(info),
+        "x": shown[: len(X_AXES)],
+        "y": shown[len(X_AXES) :],
+        "doubts": doubts,
+        "text": text,
+    }
+
+
+def _reported_text(name: str, info: LevelInfo, source: str, values: list[float | None]) -> str:
+    figures = [
+        f"{axis.short} {number(value)}" for axis, value in zip((*X_AXES, *Y_AXES), values, strict=True)
+    ]
+    return "\n".join(
+        [
+            f"{name}, {level_name(info)} ({info.concurrency} live sessions)",
+            *figures,
+            f"as {source} reported it, not recomputed: there are no request records",
+        ]
+    )
 
 
 def _text(name: str, info: LevelInfo, level: LevelSummary, doubts: list[str]) -> str:
