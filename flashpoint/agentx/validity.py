@@ -21,8 +21,11 @@ LAG_SHARE = 0.01
 PINNED_CORPORA = ("cc-traces-weka-062126", "cc_traces_weka_062126")
 """Names under which the published corpus goes (spec agentx.md section 8)."""
 
-SUBMISSION_RULES = ("corpus", "duration")
-"""Rules that decide whether a run could be submitted; its figures hold all the same where these fail."""
+SUBMISSION_RULES = ("corpus", "duration", "verdict of the source")
+"""Rules that decide whether a run could be submitted; its figures hold all the same where these fail.
+
+The reasons of another tool that bear on figures have a rule of their own here.
+"""
 
 Records = Sequence[RequestRecord]
 

@@ -140,6 +140,7 @@ class Browser:
         self._loaded = False
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self._send(f"{domain}.enable", {})
+        await self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     async def _send(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
         self._last += 1

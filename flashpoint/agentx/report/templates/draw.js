@@ -24,8 +24,8 @@ const percent = (value) => (value === null || value === undefined ? "–" : `${(
 /** Seconds in the unit that suits them: 850 ms, 12.3 s, 4 min 10 s. */
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 1) return `${number(seconds * 1e3)} ms`;
-  if (seconds < 120) return `${number(seconds)} s`;
+  if (seconds < 1) return `${Number((seconds * 1e3).toPrecision(3))} ms`;
+  if (seconds < 120) return `${Number(seconds.toPrecision(3))} s`;
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 

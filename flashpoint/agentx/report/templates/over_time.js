@@ -2,33 +2,30 @@
 
 const SHARE_AXIS = { low: 0, high: 1, ticks: [0, 0.25, 0.5, 0.75, 1], text: (value) => `${value * 100} %` };
 
-/** The charts of a level: title, lines { name, values, dash }, and how a value is written. */
+/** The charts of a level that have data: title, lines { name, values, colour, dash }, and how a value is written. */
 function timeCharts(time) {
   const server = time.server ?? {};
-  return [
+  const line = (name, values, colour, dash = "") => ({ name, values, colour, dash });
+  const found = [
     {
-      title: "Prompt tokens from the cache: actual (solid line) and theoretical (dashed line) share",
-      lines: [
-        { name: "actual", values: time.actual, colour: 0, dash: "" },
-        { name: "theoretical", values: time.theoretical, colour: 1, dash: "7 4" },
-      ],
-      text: percent, share: true,
+      title: "Share of prompt tokens from the cache", text: percent, share: true,
+      lines: [line("actual", time.actual, 0), line("theoretical", time.theoretical, 1, "7 4")],
     },
-    { title: "Uncached prefill, tokens/s of the whole system", lines: [{ name: "uncached", values: time.uncached, colour: 2, dash: "" }], text: number },
-    { title: "KV cache in use, by the server's own count", lines: [{ name: "KV cache in use", values: server.kv, colour: 3, dash: "" }], text: percent, share: true },
+    { title: "Prompt tokens/s of the whole system", text: number, lines: [line("uncached", time.uncached, 2)] },
+    { title: "KV cache by the server's own count", text: percent, share: true, lines: [line("in use", server.kv, 3)] },
     {
-      title: "Requests at the server: running (solid line) and waiting (dashed line)",
-      lines: [
-        { name: "running", values: server.running, colour: 0, dash: "" },
-        { name: "waiting", values: server.waiting, colour: 1, dash: "7 4" },
-      ],
-      text: number,
+      title: "Requests at the server", text: number,
+      lines: [line("running", server.running, 0), line("waiting", server.waiting, 1, "7 4")],
     },
-  ].map((chart) => ({ ...chart, lines: chart.lines.filter((line) => line.values) })).filter((chart) => chart.lines.length);
+  ].map((chart) => ({ ...chart, lines: chart.lines.filter((each) => each.values) }));
+  return found.filter((chart) => chart.lines.length).map((chart) => ({
+    ...chart,
+    title: `${chart.title}: ${chart.lines.map(({ name, dash }) => `${name} (${dash ? "dashed" : "solid"} line)`).join(", ")}`,
+  }));
 }
 
-function drawOverTime(width, time, chosenChart) {
-  const { title, lines, text, share } = chosenChart;
+function drawOverTime(width, time, shown) {
+  const { title, lines, text, share } = shown;
   const xs = ticks(time.seconds, width > 600 ? 8 : 4).filter((value) => value <= time.seconds * 1.001);
   const most = Math.max(0, ...lines.flatMap((line) => line.values.filter((value) => value !== null)));
   const ys = ticks(most || 1, 4);
