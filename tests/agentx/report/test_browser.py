@@ -159,7 +159,8 @@ def test_readings_at_the_same_speed(browser: Browser, page: Path, x_axis: int, y
     for x in np.linspace(low, high, 41):
         values, words, ratio, x = browser.evaluate(
             f"(() => {{ const s = document.getElementById('matched-x'); s.value = {x};"
-            "s.dispatchEvent(new Event('input')); const rows = [...document.querySelectorAll('#readings tbody tr')];"
+            "s.dispatchEvent(new Event('input'));"
+            "const rows = [...document.querySelectorAll('#readings tbody tr')];"
             "return [rows.map((r) => r.cells[1].dataset.value), rows.map((r) => r.cells[2].textContent),"
             " document.getElementById('ratio').dataset.value, Number(s.value)]; })()"
         )
@@ -339,7 +340,7 @@ def test_odd_runs_open_without_complaint(browser: Browser, tmp_path: Path) -> No
             browser.wait_for("document.getElementById('session-words').textContent !== ''")
         assert browser.problems == []
         assert browser.evaluate("document.documentElement.scrollWidth") <= 390
-        assert "NaN" not in browser.evaluate("document.body.innerText + document.body.innerHTML")
+        assert "NaN" not in browser.evaluate("document.querySelector('main').innerHTML")
     assert browser.evaluate("document.querySelectorAll('.point.hollow').length") == 1
 
 
