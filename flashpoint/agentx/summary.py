@@ -10,8 +10,7 @@ from typing import Any
 from flashpoint.agentx import metrics
 from flashpoint.agentx.archive import Archive, LevelInfo, RunInfo
 from flashpoint.agentx.records import RequestRecord
-
-LAG_SHARE_ALLOWED = 0.01
+from flashpoint.agentx.validity import LAG_SHARE, Finding, check_level, lag_distortion
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class LevelSummary:
     uncached_input_throughput: float | None
     interactivity_p50: float | None
     interactivity_p90: float | None
+    e2e_normalised_interactivity_p90: float | None
     itl_p50: float | None
     itl_p90: float | None
     pooled_itl_p50: float | None
@@ -54,11 +54,12 @@ class LevelSummary:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run: what it was (`run`), and its levels in figures."""
+    """One run: what it was (`run`), its levels in figures, and what the rules say of each level."""
 
     path: Path
     run: RunInfo
     levels: tuple[LevelSummary, ...]
+    validity: tuple[tuple[Finding, ...], ...]
 
     @property
     def exit_code(self) -> int:
@@ -76,17 +77,23 @@ class RunSummary:
             "model": self.run.server.model,
             "url": self.run.server.url,
             "accelerators": self.run.accelerators,
-            "levels": [dataclasses.asdict(level) for level in self.levels],
+            "levels": [
+                dataclasses.asdict(level)
+                | {"validity": [dataclasses.asdict(finding) for finding in findings]}
+                for level, findings in zip(self.levels, self.validity, strict=True)
+            ],
         }
 
 
 def summarize(archive: Archive) -> RunSummary:
     """All figures of an archive."""
-    levels = [
-        summarize_level(info, archive.level(info.level), archive.run.accelerators)
-        for info in archive.run.levels
-    ]
-    return RunSummary(archive.path, archive.run, tuple(levels))
+    run = archive.run
+    levels, findings = [], []
+    for info in run.levels:
+        records = archive.level(info.level)
+        levels.append(summarize_level(info, records, run.accelerators))
+        findings.append(tuple(check_level(run, info, records)))
+    return RunSummary(archive.path, run, tuple(levels), tuple(findings))
 
 
 def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators: int) -> LevelSummary:
@@ -110,6 +117,7 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
         uncached_input_throughput=metrics.uncached_input_throughput(records, accelerators),
         interactivity_p50=metrics.interactivity(records, 50),
         interactivity_p90=metrics.interactivity(records, 90),
+        e2e_normalised_interactivity_p90=metrics.e2e_normalised_interactivity(records, 90),
         itl_p50=metrics.itl_percentile(records, 50),
         itl_p90=metrics.itl_percentile(records, 90),
         pooled_itl_p50=pooled_p50,
@@ -160,19 +168,12 @@ def _warnings(info: LevelInfo, records: list[RequestRecord]) -> list[str]:
 
 
 def _lag_warning(info: LevelInfo, done: list[RequestRecord]) -> list[str]:
-    """The client's lag adds to a TTFT once, and to an ITL spread over the answer's tokens."""
-    if info.client_lag is None:
-        return []
-    lag = info.client_lag.p90
-    shares = {}
-    if ttft := metrics.ttft_percentile(done, 90):
-        shares["TTFT"] = lag / ttft
-    tokens, itl = metrics.output_tokens(done), metrics.itl_percentile(done, 90)
-    if tokens and itl:
-        shares["ITL"] = lag / max(1.0, tokens / len(done) - 1) / itl
     distorted = [
-        f"{name} by up to {share:.1%}" for name, share in shares.items() if share > LAG_SHARE_ALLOWED
+        f"{name} by up to {share:.1%}"
+        for name, share in lag_distortion(info, done).items()
+        if share > LAG_SHARE
     ]
-    if not distorted:
+    if not distorted or info.client_lag is None:
         return []
-    return [f"the client was {lag * 1e3:.1f} ms late (P90), which distorts P90 {' and '.join(distorted)}"]
+    lag = info.client_lag.p90 * 1e3
+    return [f"the client was {lag:.1f} ms late (P90), which distorts P90 {' and '.join(distorted)}"]

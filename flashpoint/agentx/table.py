@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashpoint.agentx.summary import RunSummary
+from flashpoint.agentx.validity import failed
 
 ABSENT = "–"
 
@@ -75,4 +76,16 @@ def render_table(summary: RunSummary) -> Group:
         notes.insert(0, f"run {run.status}" + (f": {run.status_detail}" if run.status_detail else ""))
     if not any(level.ok for level in summary.levels) and any(level.requests for level in summary.levels):
         notes.insert(0, "no request succeeded, so there is nothing to measure; the archive holds the errors")
-    return Group(table, *(Text(note) for note in notes))
+    return Group(table, *(Text(note) for note in notes + _broken_rules(summary)))
+
+
+def _broken_rules(summary: RunSummary) -> list[str]:
+    """The rules of the benchmark that do not hold, levels with the same ones in one line."""
+    concurrencies: dict[str, list[int]] = {}
+    for level, findings in zip(summary.levels, summary.validity, strict=True):
+        if rules := ", ".join(finding.rule for finding in failed(findings)):
+            concurrencies.setdefault(rules, []).append(level.concurrency)
+    return [
+        f"AgentX rules that do not hold, c={', '.join(map(str, levels))}: {rules}"
+        for rules, levels in concurrencies.items()
+    ]
