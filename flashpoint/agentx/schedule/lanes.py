@@ -181,8 +181,10 @@ class Lanes:
         self._release(play, now)
         if play.over:
             self._follow(play, now)
-        if self.stage == "warmup" and not self._in_flight and not self._ready:
-            self._begin_measured(now)
+        if self.stage == "warmup":
+            self._fire(now)
+            if not self._in_flight and not self._ready:
+                self._begin_measured(now)
         self._cap_session(play, now)
         self._cap_system(now)
 
