@@ -17,7 +17,8 @@ from rich.table import Table
 
 from flashpoint import __version__
 from flashpoint.agentx.curves.compare_config import CompareConfig
-from flashpoint.agentx.replay_config import ReplayConfig
+from flashpoint.agentx.record.config import RecordConfig
+from flashpoint.agentx.replay_config import LoadConfig, ReplayConfig
 from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cache.config import TierConfig
 from flashpoint.engine.config import EngineConfig
@@ -91,6 +92,45 @@ def replay(config: ReplayConfig, as_json: AsJson = False) -> int:
     from flashpoint.agentx.table import render_table
 
     summary = run_replay(config, Console(stderr=True))
+    if as_json:
+        print(json.dumps(summary.as_dict()))
+    else:
+        Console().print(render_table(summary))
+    return summary.exit_code
+
+
+@app.command("replay-engine")
+@takes(LoadConfig, EngineConfig, ExecutorConfig, TierConfig)
+def replay_engine(
+    load: LoadConfig,
+    engine: EngineConfig,
+    executor: ExecutorConfig,
+    tiers: TierConfig,
+    checkpoint: Folder,
+    as_json: AsJson = False,
+) -> int:
+    """Replay agent sessions into an engine of this process, without HTTP; archives its steps, too."""
+    from flashpoint.agentx.prompts.tokenizer import load_tokenizer
+    from flashpoint.agentx.replay_engine import run_replay_engine
+    from flashpoint.agentx.run_parts import plain
+    from flashpoint.agentx.table import render_table
+    from flashpoint.engine.clock import WallClock
+    from flashpoint.executor.build import build_core, load_for_engine
+
+    loaded, sized = load_for_engine(checkpoint, engine, executor, tiers)
+    clock = WallClock()
+    first = build_core(loaded, sized, tiers, clock)
+    context = first.max_context
+    first.close()
+    summary = run_replay_engine(
+        lambda: build_core(loaded, sized, tiers, clock),
+        clock,
+        load_tokenizer(checkpoint),
+        load,
+        max_context=context,
+        model=checkpoint.resolve().name,
+        settings=plain(sized, executor, tiers),
+    )
     if as_json:
         print(json.dumps(summary.as_dict()))
     else:
@@ -297,6 +337,32 @@ def sessions_validate(corpus: CorpusPath) -> None:
         for text in found:
             output.print(f"{name}: {text}", markup=False)
     output.print(f"{count} sessions can be played")
+
+
+@sessions_app.command("record")
+@takes(RecordConfig)
+def sessions_record(
+    config: RecordConfig,
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="logs or folders; default: the usual places")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make traces of the logs of Claude Code, Codex or opencode on this disk: block hashes, no text."""
+    from flashpoint.agentx.record.recorder import record
+    from flashpoint.agentx.record.table import render_recorded
+
+    messages = Console(stderr=True)
+    recorded = []
+    with messages.status("") as status:
+        for found in record(paths or [], config):
+            recorded.append(found)
+            status.update(f"{len(recorded)} logs read")
+    if as_json:
+        print(json.dumps([found.as_json() for found in recorded]))
+    else:
+        _print_wide(render_recorded(recorded, config.out))
+    return 0 if any(found.trace for found in recorded) else 1
 
 
 @sessions_app.command("convert")

@@ -13,6 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from flashpoint import __version__
+from flashpoint.agentx.curves.compare_config import CompareConfig
+from flashpoint.agentx.record.config import RecordConfig
 from flashpoint.agentx.replay_config import ReplayConfig
 from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cli import app, main
@@ -24,6 +26,8 @@ CONFIGS = {
     ("serve",): (ServerConfig, EngineConfig, ExecutorConfig),
     ("replay",): (ReplayConfig,),
     ("sessions", "generate"): (Recipe,),
+    ("sessions", "record"): (RecordConfig,),
+    ("compare",): (CompareConfig,),
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -39,9 +43,9 @@ def commands(group=None, path=()):
 def test_the_commands_are_those_of_the_readme():
     assert {" ".join(path) for path in commands()} == {
         "", "serve", "memory", "replay", "report", "import", "query", "compare", "claim", "verify", "version",
-        "checkpoint",
+        "checkpoint", "replay-engine",
         "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
-        "sessions validate", "sessions convert",
+        "sessions validate", "sessions convert", "sessions record",
     }  # fmt: skip
 
 

@@ -86,8 +86,11 @@ STEPS_SCHEMA = pa.schema(
         pa.field("start", pa.float64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
         pa.field("prefill_tokens", pa.int64(), nullable=False),
-        pa.field("prefill_chunks", pa.int32(), nullable=False),
         pa.field("decode_tokens", pa.int64(), nullable=False),
+        pa.field("replay_tokens", pa.int64(), nullable=False),
+        pa.field("sampled_tokens", pa.int64(), nullable=False),
+        pa.field("free_blocks", pa.int64(), nullable=False),
+        pa.field("preemptions", pa.int64(), nullable=False),
         pa.field("running", pa.int32(), nullable=False),
         pa.field("waiting", pa.int32(), nullable=False),
     ]

@@ -7,7 +7,6 @@ beside it (`agentx.lag`).
 
 from __future__ import annotations
 
-import io
 import time
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -18,15 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from flashpoint.agentx.http_stream import CONNECT_SECONDS, HttpFailure, HttpPool
 from flashpoint.agentx.records import spread_tokens
 from flashpoint.agentx.sse import SseError, SseParser
 
 ERROR_TEXT_LIMIT = 500
-CONNECT_SECONDS = 10.0
-# Shorter than the 5 s after which common servers close an idle connection: reusing one that the other side
-# is just closing would show up as an error of the server.
-KEEP_ALIVE_SECONDS = 2.0
-
+ERROR_BODY_LIMIT = 2**16
 CHARACTERS_OF_IDS = "#:/@ "
 OVERFLOW_PHRASES = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
 """What servers say when a prompt exceeds their context window (spec section 3.6)."""
@@ -132,19 +128,14 @@ class ChatClient:
         """
         self.url = url
         self._session_header = session_header
-        self._request_timeout = request_timeout
-        self._stall_timeout = stall_timeout
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
-            timeout=aiohttp.ClientTimeout(
-                total=request_timeout, sock_connect=CONNECT_SECONDS, sock_read=stall_timeout
-            ),
-        )
+        self._pool = HttpPool(url, request_timeout=request_timeout, stall_timeout=stall_timeout)
+        self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CONNECT_SECONDS))
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._pool.close()
         await self._http.close()
 
     async def models(self) -> tuple[int, Any]:
@@ -159,9 +150,7 @@ class ChatClient:
     async def answers(self) -> bool:
         """Whether the server answers HTTP at all, whatever it says."""
         try:
-            async with self._http.get(
-                f"{self.url}/v1/models", timeout=aiohttp.ClientTimeout(total=CONNECT_SECONDS)
-            ):
+            async with self._http.get(f"{self.url}/v1/models"):
                 return True
         except (aiohttp.ClientError, OSError):
             return False
@@ -172,7 +161,6 @@ class ChatClient:
         A failure is written to `answer.error` and not raised. When the surrounding task is cancelled,
         `answer` keeps what had arrived and the cancellation goes on.
         """
-        body = request.body
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
@@ -182,70 +170,61 @@ class ChatClient:
         }
         if self._session_header:
             headers[self._session_header] = headers["X-Correlation-ID"]
+        reader = _ResponseReader(answer)
         answer.start = time.monotonic()
         try:
-            async with self._http.post(
-                f"{self.url}/v1/chat/completions",
-                # aiohttp sends a file object in pieces; one large write would hold up the loop's stamps.
-                data=body if len(body) < 2**18 else io.BytesIO(body),
-                headers=headers,
-            ) as response:
-                answer.http_status = response.status
-                if response.status == 200:
-                    await _read_stream(response, answer)
-                else:
-                    message = await _read_error(response)
-                    answer.error = f"HTTP {response.status}: {message}"
-                    answer.overflow = any(phrase in message.lower() for phrase in OVERFLOW_PHRASES)
+            answer.http_status = await self._pool.post(
+                "/v1/chat/completions", headers, request.body, reader.take
+            )
+            answer.end = time.monotonic()
+            reader.close()
         except SseError as error:
             answer.error = f"bad stream: {error}"
-        except (aiohttp.ClientError, OSError) as error:
-            answer.error = self._describe(error)
-            slow = isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
-            answer.connection_failed = not slow
+        except HttpFailure as error:
+            answer.error = str(error)
+            answer.connection_failed = not error.slow
         finally:
-            answer.end = time.monotonic()
-
-    def _describe(self, error: Exception) -> str:
-        match error:
-            case aiohttp.ConnectionTimeoutError():
-                return f"no connection within {CONNECT_SECONDS:g} s"
-            case aiohttp.SocketTimeoutError():
-                return f"no data for {self._stall_timeout:g} s (stall timeout)"
-            case TimeoutError():
-                return f"not finished within {self._request_timeout:g} s (request timeout)"
-            case aiohttp.ClientConnectorError(os_error=ConnectionRefusedError()):
-                return "connection refused"
-            case aiohttp.ClientConnectorError():
-                return f"no connection: {error.os_error.strerror or error}"
-            case aiohttp.ServerDisconnectedError():
-                return "connection lost before the answer began"
-            case aiohttp.ClientPayloadError():
-                return "connection lost before the answer was complete"
-            case OSError():
-                return f"connection lost: {error.strerror or error}"
-        return f"{type(error).__name__}: {error}"
+            answer.http_status = answer.http_status or reader.status
+            answer.end = answer.end or time.monotonic()
 
 
-async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
-    parser = SseParser()
-    while piece := await response.content.readany():
-        now = time.monotonic()
-        for data in parser.feed(piece):
-            if data != b"[DONE]":
-                answer.read_event(data, now)
-    if answer.finish_reason is None:
-        raise SseError("the stream ended without a finish reason")
-    if not answer.chunk_times:
-        raise SseError("the answer has no text")
+class _ResponseReader:
+    """Takes the bytes of one response as they come."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.status: int | None = None
+        self._answer = answer
+        self._parser = SseParser()
+        self._body = b""
+
+    def take(self, status: int, data: bytes, now: float) -> None:
+        """Bytes of a response with `status` that arrived at `now`."""
+        self.status = status
+        if status != 200:
+            self._body = (self._body + data)[:ERROR_BODY_LIMIT]
+            return
+        for event in self._parser.feed(data):
+            if event != b"[DONE]":
+                self._answer.read_event(event, now)
+
+    def close(self) -> None:
+        """The response is complete. Raises SseError where a stream lacks its end."""
+        answer = self._answer
+        if answer.http_status != 200:
+            message = _error_text(self._body)
+            answer.error = f"HTTP {answer.http_status}: {message}"
+            answer.overflow = any(phrase in message.lower() for phrase in OVERFLOW_PHRASES)
+        elif answer.finish_reason is None:
+            raise SseError("the stream ended without a finish reason")
+        elif not answer.chunk_times:
+            raise SseError("the answer has no text")
 
 
-async def _read_error(response: aiohttp.ClientResponse) -> str:
-    body = await response.content.read(2**16)
+def _error_text(body: bytes) -> str:
     try:
         data = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return _shorten(body) or str(response.reason)
+        return _shorten(body) or "no reason given"
     return _error_message(data, body)
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol
 from flashpoint.agentx.client import Answer, ChatRequest
 from flashpoint.agentx.prompts.body import chat_body
 from flashpoint.agentx.prompts.prompter import Prompter
-from flashpoint.agentx.records import RequestRecord, Status
+from flashpoint.agentx.recording import INTERRUPTED, SERVER_LOST, TIME_UP, Cut, make_record
+from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.schedule.lanes import Lanes, Send
 from flashpoint.agentx.watch import ServerWatch
 
@@ -25,20 +26,6 @@ class Transport(Protocol):
     async def stream(self, request: ChatRequest, answer: Answer) -> None:
         """See `client.ChatClient.stream`."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Why a level ended, and what becomes of the requests then open."""
-
-    reason: Literal["duration", "interrupted", "server_lost", "stopped"]
-    status: Status
-    text: str
-
-
-TIME_UP = Cut("duration", "cancelled", "open when the level's duration was over")
-INTERRUPTED = Cut("interrupted", "cancelled", "open when the run was interrupted")
-SERVER_LOST = Cut("server_lost", "error", "open when the server was lost")
 
 
 @dataclass(frozen=True)
@@ -201,50 +188,19 @@ class Level:
             self._stop(Cut("stopped", "cancelled", text))
 
     def _record(self, send: Send, request: ChatRequest, answer: Answer, cut: Cut | None) -> None:
-        status: Status = "ok"
-        if answer.error is not None:
-            status = "overflow" if answer.overflow else "error"
         if not answer.start:
             answer.start = answer.end = time.monotonic()
         if send.stage == "measured":
             self.lateness.append(max(0.0, answer.start - send.due))
-        turn = send.recorded
-        usage = answer.usage
-
-        def since_start(moment: float | None) -> float | None:
-            return moment - answer.start if moment else None
-
-        record = RequestRecord(
+        record = make_record(
+            send,
+            answer,
             level=self._number,
             concurrency=self._lanes.config.lanes,
-            lane=send.play.lane,
-            session=send.play.session.id,
-            play=send.play.number,
-            turn=send.turn,
             request_id=request.request_id,
-            max_tokens=send.max_tokens,
-            start=answer.start - self._origin,
-            end=answer.end - self._origin,
-            status=cut.status if cut else status,
-            ttft=since_start(answer.chunk_times[0] if answer.chunk_times else None),
-            ttft_answer=since_start(answer.first_answer_time),
-            last_token=since_start(answer.chunk_times[-1] if answer.chunk_times else None),
-            token_offsets=answer.token_times() - answer.start,
-            chunks=len(answer.chunk_times),
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            cached_tokens=usage.cached_tokens if usage else None,
-            output_tokens=usage.output_tokens if usage else None,
-            http_status=answer.http_status,
-            finish_reason=answer.finish_reason,
-            error=cut.text if cut else answer.error,
-            phase="measured" if send.stage == "measured" else "warmup",
-            stream=send.conversation_id,
-            depth=send.play.session.streams[send.stream].depth,
             correlation_id=request.correlation_id,
-            due=send.due - self._origin,
-            recorded_input=turn.call.input_tokens,
-            hit_blocks=turn.hit_blocks,
-            total_blocks=len(turn.call.hash_ids),
+            origin=self._origin,
+            cut=cut,
         )
         self.records.append(record)
         self._on_record(record)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import datetime
 import secrets
 import signal
 import sys
@@ -23,7 +21,6 @@ from rich.console import Console
 from flashpoint.agentx.archive import (
     ArchiveWriter,
     ClientLag,
-    CorpusInfo,
     LevelInfo,
     RunInfo,
     ServerInfo,
@@ -35,16 +32,17 @@ from flashpoint.agentx.facts import machine_facts, versions
 from flashpoint.agentx.feed import SessionFeed
 from flashpoint.agentx.lag import LagProbe
 from flashpoint.agentx.level import Level, LevelConfig
-from flashpoint.agentx.metrics import percentile, window
+from flashpoint.agentx.metrics import window
 from flashpoint.agentx.progress import ReplayProgress
 from flashpoint.agentx.prompts.prompter import Prompter
 from flashpoint.agentx.prompts.source import TokenSource, load_corpus
 from flashpoint.agentx.prompts.tokenizer import PromptTokenizer, load_tokenizer, standard_tokenizer
 from flashpoint.agentx.replay_config import ReplayConfig
-from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
+from flashpoint.agentx.run_parts import choose_sessions, corpus_info, lag_of, plain, schedule_config, utc_now
+from flashpoint.agentx.schedule.lanes import Lanes
 from flashpoint.agentx.scrape import MetricsScraper
 from flashpoint.agentx.summary import RunSummary, summarize, summarize_level
-from flashpoint.agentx.traces.corpus import Corpus, open_corpus, within_context
+from flashpoint.agentx.traces.corpus import Corpus, open_corpus
 from flashpoint.agentx.watch import ServerWatch
 from flashpoint.errors import FlashpointError, InvalidValue
 
@@ -97,7 +95,8 @@ async def _replay(config: ReplayConfig, corpus: Corpus, progress: ReplayProgress
     ) as client:
         served = await _find_model(client, config.model)
         tokenizer = _tokenizer(config, served, progress)
-        corpus = _choose_sessions(config, corpus, served, progress)
+        window = served.entry.get("max_model_len")
+        corpus = choose_sessions(config, corpus, window if isinstance(window, int) else None, progress.note)
         source = TokenSource(load_corpus(config.prompt_text, tokenizer, config.seed), config.seed)
         run_id = secrets.token_hex(6)
         writer = ArchiveWriter(
@@ -105,18 +104,13 @@ async def _replay(config: ReplayConfig, corpus: Corpus, progress: ReplayProgress
             RunInfo(
                 status="running",
                 command=list(sys.argv),
-                started=_utc_now(),
+                started=utc_now(),
                 versions=versions(),
                 client_machine=machine_facts(),
                 server=ServerInfo(url=config.url, model=served.model, models_answer=served.answer),
-                config=_plain(config),
+                config=plain(config),
                 accelerators=config.accelerators,
-                corpus=CorpusInfo(
-                    path=str(config.corpus),
-                    sha256=corpus.sha256,
-                    sessions=len(corpus),
-                    dropped=corpus.dropped,
-                ),
+                corpus=corpus_info(config, corpus),
                 tokenizer=tokenizer.sha256,
                 prompt_text=source.sha256,
                 cache_bust=run_id,
@@ -134,7 +128,7 @@ async def _replay(config: ReplayConfig, corpus: Corpus, progress: ReplayProgress
                 if end != "complete":
                     break
         await run.watch.close()
-        writer.finish(end, detail, _utc_now())
+        writer.finish(end, detail, utc_now())
 
 
 class _Run:
@@ -169,18 +163,7 @@ class _Run:
         config = self._config
         self._progress.level_started(concurrency, config.duration)
         feed, prompter = SessionFeed(self._corpus), Prompter(self._source, self._tokenizer)
-        lanes = Lanes(
-            ScheduleConfig(
-                concurrency,
-                config.seed,
-                (config.start_from, config.start_to),
-                config.warmup_requests,
-                config.session_idle_cap,
-                config.system_idle_cap,
-            ),
-            feed,
-            f"{self._run_id}:{number}",
-        )
+        lanes = Lanes(schedule_config(config, concurrency), feed, f"{self._run_id}:{number}")
         level = Level(
             self._client,
             self.watch,
@@ -208,7 +191,7 @@ class _Run:
         finally:
             feed.close()
             prompter.close()
-        info = self._info(level, number, concurrency, repeat, start, _lag(lag.take()))
+        info = self._info(level, number, concurrency, repeat, start, lag_of(lag.take()))
         self._progress.level_ended(summarize_level(info, level.records, config.accelerators))
         series = await asyncio.to_thread(scraper.table, number)
         writer.add_level(info, level.records, series=series)
@@ -236,7 +219,7 @@ class _Run:
             window=window(level.records),
             requests=len(level.records),
             client_lag=lag,
-            lateness=_lag(level.lateness),
+            lateness=lag_of(level.lateness),
             **level.facts(),
         )
 
@@ -253,20 +236,6 @@ def _tokenizer(config: ReplayConfig, served: _Served, progress: ReplayProgress) 
         "shorter than the trace says; --tokenizer names the right one"
     )
     return standard_tokenizer()
-
-
-def _choose_sessions(
-    config: ReplayConfig, corpus: Corpus, served: _Served, progress: ReplayProgress
-) -> Corpus:
-    """The sessions that fit the context window (the user's, else the server's), up to the number wanted."""
-    limit = config.context_window
-    if limit is None and isinstance(served.entry.get("max_model_len"), int):
-        limit = served.entry["max_model_len"]
-    if limit is not None:
-        corpus, warning = within_context(corpus, limit)
-        if warning:
-            progress.note(warning)
-    return corpus.first(config.max_sessions)
 
 
 async def _find_model(client: ChatClient, wanted: str | None) -> _Served:
@@ -311,19 +280,3 @@ def _interrupts_set(event: asyncio.Event) -> Iterator[None]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
-
-
-def _lag(samples: list[float]) -> ClientLag | None:
-    p50, p90, p99 = (percentile(samples, p) for p in (50, 90, 99))
-    if p50 is None or p90 is None or p99 is None:
-        return None
-    return ClientLag(p50=p50, p90=p90, p99=p99, max=max(samples))
-
-
-def _plain(config: ReplayConfig) -> dict[str, Any]:
-    values = dataclasses.asdict(config)
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
-def _utc_now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

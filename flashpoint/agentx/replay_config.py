@@ -12,11 +12,10 @@ from flashpoint.errors import InvalidValue
 SessionHeader = Literal["X-Session-ID", "X-SMG-Routing-Key", "X-Dynamo-Session-ID"]
 
 
-@dataclass(frozen=True)
-class ReplayConfig:
-    """What a replay does. Defaults are the benchmark's (spec section 3.1); seconds and counts as named."""
+@dataclass(frozen=True, kw_only=True)
+class LoadConfig:
+    """What is played, wherever to. Defaults are the benchmark's (spec section 3.1); units as named."""
 
-    url: str = field(metadata={"help": "root of an OpenAI-compatible server, such as http://127.0.0.1:8000"})
     corpus: Path = field(metadata={"help": "a corpus file, a trace file or a folder of traces"})
     out: Path = field(metadata={"help": "folder for the run archive; new or empty"})
     concurrency: tuple[int, ...] = field(
@@ -25,16 +24,9 @@ class ReplayConfig:
     duration: float = field(default=3600.0, metadata={"help": "measured seconds per level"})
     repeat: int = field(default=1, metadata={"help": "runs of every level, to see their spread"})
     seed: int = field(default=42, metadata={"help": "seed of start moments and prompts"})
-    tokenizer: Path | None = field(
-        default=None,
-        metadata={"help": "the served model's tokenizer.json or its folder; default: where /v1/models says"},
-    )
     prompt_text: Path | None = field(
         default=None,
         metadata={"help": "text (or token ids, .npy) that prompts are cut from; default: invented"},
-    )
-    model: str | None = field(
-        default=None, metadata={"help": "model name to send; default: the first that /v1/models names"}
     )
     context_window: int | None = field(
         default=None, metadata={"help": "leave out whole sessions that need more tokens than this"}
@@ -57,25 +49,11 @@ class ReplayConfig:
     failed_threshold: float = field(
         default=0.10, metadata={"help": "share of failed requests above which the run stops"}
     )
-    session_header: SessionHeader | None = field(
-        default=None, metadata={"help": "one more header with the conversation's id, for a router"}
-    )
-    legacy_max_tokens: bool = field(
-        default=False, metadata={"help": "name the length max_tokens, for servers that know no other"}
-    )
-    metrics_url: str | None = field(
-        default=None, metadata={"help": "the server's Prometheus metrics; default: URL/metrics"}
-    )
-    request_timeout: float = field(default=3600.0, metadata={"help": "longest seconds a request may take"})
-    stall_timeout: float = field(
-        default=1800.0, metadata={"help": "longest seconds without data, first token included"}
-    )
     accelerators: int = field(
         default=1, metadata={"help": "accelerators that serve the model; throughput is divided by it"}
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "url", _server_root(self.url))
         if not self.concurrency or min(self.concurrency) < 1:
             raise InvalidValue("concurrency", self.concurrency, "whole numbers of at least 1")
         if len(set(self.concurrency)) < len(self.concurrency):
@@ -84,7 +62,7 @@ class ReplayConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(name, value, "a whole number of at least 1")
-        for name in ("duration", "warmup_grace", "request_timeout", "stall_timeout"):
+        for name in ("duration", "warmup_grace"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InvalidValue(name, getattr(self, name), "seconds, a number above 0")
         for name in ("session_idle_cap", "system_idle_cap"):
@@ -98,6 +76,40 @@ class ReplayConfig:
             )
         if self.warmup_requests < 0:
             raise InvalidValue("warmup_requests", self.warmup_requests, "a whole number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(LoadConfig):
+    """A replay against a server."""
+
+    url: str = field(metadata={"help": "root of an OpenAI-compatible server, such as http://127.0.0.1:8000"})
+    tokenizer: Path | None = field(
+        default=None,
+        metadata={"help": "the served model's tokenizer.json or its folder; default: where /v1/models says"},
+    )
+    model: str | None = field(
+        default=None, metadata={"help": "model name to send; default: the first that /v1/models names"}
+    )
+    session_header: SessionHeader | None = field(
+        default=None, metadata={"help": "one more header with the conversation's id, for a router"}
+    )
+    legacy_max_tokens: bool = field(
+        default=False, metadata={"help": "name the length max_tokens, for servers that know no other"}
+    )
+    metrics_url: str | None = field(
+        default=None, metadata={"help": "the server's Prometheus metrics; default: URL/metrics"}
+    )
+    request_timeout: float = field(default=3600.0, metadata={"help": "longest seconds a request may take"})
+    stall_timeout: float = field(
+        default=1800.0, metadata={"help": "longest seconds without data, first token included"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "url", _server_root(self.url))
+        for name in ("request_timeout", "stall_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InvalidValue(name, getattr(self, name), "seconds, a number above 0")
 
 
 def _server_root(url: str) -> str:

@@ -18,8 +18,23 @@ class SseParser:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of every event that `piece` completes; comments and other fields are skipped."""
+        text = self._rest + piece
         events: list[bytes] = []
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if not self._data and b"\r" not in text:
+            # As servers really send them: one data line, an empty line.
+            *blocks, text = text.split(b"\n\n")
+            for block in blocks:
+                if block.startswith(b"data: ") and b"\n" not in block:
+                    events.append(block[6:])
+                else:
+                    self._lines([*block.split(b"\n"), b""], events)
+        *lines, self._rest = text.split(b"\n")
+        self._lines(lines, events)
+        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
+            raise SseError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return events
+
+    def _lines(self, lines: list[bytes], events: list[bytes]) -> None:
         for line in lines:
             line = line.removesuffix(b"\r")
             if not line:
@@ -28,6 +43,3 @@ class SseParser:
                     self._data = []
             elif line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
-        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT_BYTES:
-            raise SseError(f"an event of more than {MAX_EVENT_BYTES} bytes")
-        return events

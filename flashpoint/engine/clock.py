@@ -20,3 +20,7 @@ class WallClock:
     def now(self) -> float:
         """Seconds of `time.monotonic`."""
         return time.monotonic()
+
+    def wait_until(self, moment: float) -> None:
+        """Sleep until it is `moment`."""
+        time.sleep(max(0.0, moment - self.now()))

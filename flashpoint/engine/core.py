@@ -65,6 +65,11 @@ class EngineCore:
         self._finished: Counter[str] = Counter()
 
     @property
+    def max_context(self) -> int:
+        """Tokens that one sequence can have, prompt and answer."""
+        return self._scheduler.context_limit
+
+    @property
     def has_work(self) -> bool:
         """True while a request is not finished."""
         return self._scheduler.has_work

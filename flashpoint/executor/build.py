@@ -11,8 +11,11 @@ import torch
 
 from flashpoint.cache.config import TierConfig
 from flashpoint.checkpoint.progress import byte_progress
+from flashpoint.engine.clock import Clock
 from flashpoint.engine.config import EngineConfig
+from flashpoint.engine.core import EngineCore
 from flashpoint.engine.memory_plan import DEFAULT_CACHE_TOKENS, MemoryPlan, ModelMemory, plan_memory
+from flashpoint.engine.scheduler import Scheduler
 from flashpoint.engine.service import EngineService
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.executor.torch_executor import TorchExecutor, set_threads
@@ -20,7 +23,7 @@ from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import load_config
 from flashpoint.models.deepseek_v41.memory import weight_bytes, workspace_bytes
 from flashpoint.models.deepseek_v41.numerics import Numerics
-from flashpoint.models.load import load_model
+from flashpoint.models.load import LoadedModel, load_model
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,20 @@ def build_engine(
 ) -> EngineService:
     """An engine over `checkpoint`, not started. Raises CheckpointError, InvalidValue; what does not fit into
     memory is refused before anything is loaded."""
+    loaded, engine = load_for_engine(checkpoint, engine, executor, tiers)
+    return EngineService(TorchExecutor(loaded, engine, tiers), engine)
+
+
+def build_core(loaded: LoadedModel, engine: EngineConfig, tiers: TierConfig, clock: Clock) -> EngineCore:
+    """An engine without threads over a model that `load_for_engine` gave, with empty caches."""
+    executor = TorchExecutor(loaded, engine, tiers)
+    return EngineCore(Scheduler(engine, executor.capacity, executor.stored), executor, clock)
+
+
+def load_for_engine(
+    checkpoint: Path, engine: EngineConfig, executor: ExecutorConfig, tiers: TierConfig
+) -> tuple[LoadedModel, EngineConfig]:
+    """The model in memory, and the engine's settings with the size of its cache. Raises as `build_engine`."""
     plan = memory_plan(checkpoint, engine, executor, tiers)
     for row in plan.rows():
         log.info("memory: %-18s %10s  %s", *row)
@@ -37,8 +54,7 @@ def build_engine(
     set_threads(executor.threads)
     numerics = Numerics(executor.numerics, executor.compute_dtype)
     with byte_progress(f"loading {checkpoint.name}") as progress:
-        loaded = load_model(checkpoint, numerics, executor.device, progress)
-    return EngineService(TorchExecutor(loaded, engine, tiers), engine)
+        return load_model(checkpoint, numerics, executor.device, progress), engine
 
 
 def memory_plan(

@@ -24,7 +24,9 @@ def replay(tmp_path: Path, server: MockServer, **fields: Any) -> tuple[RunSummar
     """Run a replay; the summary, and the lines of its log."""
     write_recipe(SMALL, tmp_path / "corpus.json")
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
-    config = ReplayConfig(server.url, tmp_path / "corpus.json", tmp_path / "run", **(QUICK | fields))
+    config = ReplayConfig(
+        url=server.url, corpus=tmp_path / "corpus.json", out=tmp_path / "run", **(QUICK | fields)
+    )
     summary = run_replay(config, console)
     return summary, console.export_text().splitlines()
 

@@ -28,7 +28,7 @@ from flashpoint.agentx.replay_config import ReplayConfig
 url, corpus, out, options = sys.argv[1:]
 options = json.loads(options)
 options["concurrency"] = tuple(options["concurrency"])
-sys.exit(run_replay(ReplayConfig(url, Path(corpus), Path(out), **options)).exit_code)
+sys.exit(run_replay(ReplayConfig(url=url, corpus=Path(corpus), out=Path(out), **options)).exit_code)
 """
 
 

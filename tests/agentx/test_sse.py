@@ -21,6 +21,17 @@ def test_events_do_not_depend_on_where_the_bytes_are_cut(cuts: set[int]) -> None
     assert events == EVENTS
 
 
+PLAIN = STREAM.replace(b"\r", b"")
+
+
+@given(st.sets(st.integers(1, len(PLAIN) - 1)))
+def test_nor_without_carriage_returns(cuts: set[int]) -> None:
+    parser = SseParser()
+    edges = [0, *sorted(cuts), len(PLAIN)]
+    events = [event for start, end in pairwise(edges) for event in parser.feed(PLAIN[start:end])]
+    assert events == EVENTS
+
+
 def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
     parser = SseParser()
