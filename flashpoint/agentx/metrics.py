@@ -144,6 +144,18 @@ def cache_hit_share(records: Records) -> float | None:
     return cached / prompt if prompt and cached is not None else None
 
 
+def theoretical_hit_share(records: Records) -> float | None:
+    """Leading blocks that the recorded session had sent before / hashed blocks of the requests. Share of 1.
+
+    What one infinite cache per session would have found (spec agentx.md section 4). The difference to the
+    cache hit share is what the server's cache lost, less what template and marker add to the prompts.
+    """
+    blocks = [(r.hit_blocks, r.total_blocks) for r in successful(records)]
+    known = [(hit, total) for hit, total in blocks if hit is not None and total is not None]
+    total = sum(total for _, total in known)
+    return sum(hit for hit, _ in known) / total if total and len(known) == len(blocks) else None
+
+
 def inter_token_latency(record: RequestRecord) -> float | None:
     """(last content chunk - first content chunk) / (output tokens - 1) of one request. Unit: s.
 
@@ -288,6 +300,7 @@ DEFINITIONS: tuple[tuple[str, Callable[..., object]], ...] = (
     ("Output throughput", output_throughput),
     ("Uncached input", uncached_input_throughput),
     ("Cache hit share", cache_hit_share),
+    ("Theoretical hit share", theoretical_hit_share),
     ("Request throughput", request_throughput),
     ("Inter-token latency (ITL)", inter_token_latency),
     ("Full-response ITL", full_response_itl),

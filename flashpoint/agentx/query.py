@@ -40,7 +40,7 @@ from flashpoint.errors import FlashpointError, InvalidValue
 _TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _RUN = pa.field("run", pa.string(), nullable=False)
 _OF_THE_RUN = ("source", "accelerators", "started", "finished")
-_OF_THE_LEVEL = ("repeat", "start", "end", "measured_from", "duration", "invalid")
+_OF_THE_LEVEL = ("start", "end", "measured_from", "duration", "invalid")
 _JSON = ("command", "config", "description", "versions", "reported")
 
 
@@ -157,7 +157,11 @@ def _levels(archive: Archive) -> list[dict[str, Any]]:
         of_the_run
         | {name: getattr(info, name) for name in _OF_THE_LEVEL}
         | dataclasses.asdict(figures)
-        | {"warnings": list(figures.warnings), "reported": _text(info.reported)}
+        | {
+            "warnings": list(figures.warnings),
+            "intervals": _text(dataclasses.asdict(figures)["intervals"]),
+            "reported": _text(info.reported),
+        }
         for info, figures in zip(run.levels, summarize(archive).levels, strict=True)
     ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from flashpoint.agentx import metrics
 from flashpoint.agentx.archive import Archive, LevelInfo, RunInfo
+from flashpoint.agentx.curves.bootstrap import Interval, level_intervals
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.validity import LAG_SHARE, Finding, check_level, lag_distortion
 
@@ -49,6 +50,10 @@ class LevelSummary:
     output_tokens: int | None
     mean_in_flight: float | None
     client_lag_p90: float | None
+    repeat: int
+    theoretical_hit_share: float | None
+    intervals: dict[str, Interval]
+    """The middle 95 % over resampled sessions of the headline figures, by their names here."""
     warnings: tuple[str, ...]
 
 
@@ -134,6 +139,9 @@ def summarize_level(info: LevelInfo, records: list[RequestRecord], accelerators:
         output_tokens=metrics.output_tokens(records),
         mean_in_flight=metrics.mean_in_flight(records),
         client_lag_p90=info.client_lag.p90 if info.client_lag else None,
+        repeat=info.repeat,
+        theoretical_hit_share=metrics.theoretical_hit_share(records),
+        intervals=level_intervals(records, accelerators),
         warnings=tuple(_warnings(info, records)),
     )
 

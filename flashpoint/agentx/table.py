@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.agentx.summary import RunSummary
+from flashpoint.agentx.summary import LevelSummary, RunSummary
 from flashpoint.agentx.validity import failed
 
 ABSENT = "–"
+HEADLINES = {
+    "total_throughput": "total",
+    "interactivity_p90": "P90 interactivity",
+    "ttft_p90": "P90 TTFT (s)",
+}
 
 
 def number(value: float | None) -> str:
     """A figure with about three digits; a dash where there is none."""
     if value is None:
         return ABSENT
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.3g}M"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -39,7 +48,8 @@ def render_table(summary: RunSummary) -> Group:
     table = Table(
         title=Text(f"{run.server.model} at {run.server.url}{per}"),
         title_justify="left",
-        caption="total: prompt (cached too) and output; interactivity: tok/s of one user, P90 the slow tail",
+        caption="total: prompt (cached too) and output; uncached: prompt really computed; "
+        "interactivity: tok/s of one user, P90 the slow tail",
         caption_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -49,11 +59,13 @@ def render_table(summary: RunSummary) -> Group:
         "concur-\nrency",
         "total\ntok/s",
         "output\ntok/s",
+        "uncached\ntok/s",
         "interac-\ntivity\nP50",
         "interac-\ntivity\nP90",
         "TTFT\nP50\nms",
         "TTFT\nP90\nms",
         "cache\nhit",
+        "theor.\nhit",
         "ok",
         "errors",
     ):
@@ -63,11 +75,13 @@ def render_table(summary: RunSummary) -> Group:
             str(level.concurrency),
             number(level.total_throughput),
             number(level.output_throughput),
+            number(level.uncached_input_throughput),
             number(level.interactivity_p50),
             number(level.interactivity_p90),
             milliseconds(level.ttft_p50),
             milliseconds(level.ttft_p90),
             share(level.cache_hit_share),
+            share(level.theoretical_hit_share),
             str(level.ok),
             str(level.errors),
         )
@@ -76,7 +90,31 @@ def render_table(summary: RunSummary) -> Group:
         notes.insert(0, f"run {run.status}" + (f": {run.status_detail}" if run.status_detail else ""))
     if not any(level.ok for level in summary.levels) and any(level.requests for level in summary.levels):
         notes.insert(0, "no request succeeded, so there is nothing to measure; the archive holds the errors")
-    return Group(table, *(Text(note) for note in notes + _broken_rules(summary)))
+    return Group(table, *(Text(note) for note in _intervals(summary) + notes + _broken_rules(summary)))
+
+
+def _intervals(summary: RunSummary) -> list[str]:
+    """How much of the headline figures is chance: by resampled sessions, and by repeats where there are."""
+    lines = []
+    for level in summary.levels:
+        shown = [
+            f"{title} {number(found.low)} … {number(found.high)}"
+            for name, title in HEADLINES.items()
+            if (found := level.intervals.get(name)) is not None
+        ]
+        if shown:
+            lines.append(f"c={level.concurrency}: 95 % of resampled sessions: {'; '.join(shown)}")
+    for concurrency in dict.fromkeys(level.concurrency for level in summary.levels):
+        repeats = [level for level in summary.levels if level.concurrency == concurrency]
+        if len(repeats) > 1:
+            spread = "; ".join(f"{title} {_spread(repeats, name)}" for name, title in HEADLINES.items())
+            lines.append(f"c={concurrency}: {len(repeats)} repeats: {spread}")
+    return lines
+
+
+def _spread(levels: Sequence[LevelSummary], name: str) -> str:
+    values = [value for level in levels if (value := getattr(level, name)) is not None]
+    return f"{number(min(values))} … {number(max(values))}" if values else ABSENT
 
 
 def _broken_rules(summary: RunSummary) -> list[str]:

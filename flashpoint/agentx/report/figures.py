@@ -15,6 +15,11 @@ def count(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 
 
+def _interval(level: LevelSummary, name: str) -> str:
+    found = level.intervals.get(name)
+    return ABSENT if found is None else f"{number(found.low)} … {number(found.high)}"
+
+
 HEADLINE: tuple[tuple[str, Cell], ...] = (
     ("Total tok/s", lambda level: number(level.total_throughput)),
     ("Output tok/s", lambda level: number(level.output_throughput)),
@@ -28,10 +33,12 @@ HEADLINE: tuple[tuple[str, Cell], ...] = (
 
 FIGURES: tuple[tuple[str, str, Cell], ...] = (
     ("Total throughput", "tok/s per accelerator", lambda level: number(level.total_throughput)),
+    ("its 95 % interval", "resampled sessions", lambda level: _interval(level, "total_throughput")),
     ("Output throughput", "tok/s per accelerator", lambda level: number(level.output_throughput)),
     ("Uncached input", "tok/s per accelerator", lambda level: number(level.uncached_input_throughput)),
     ("Interactivity P50", "tok/s per user", lambda level: number(level.interactivity_p50)),
     ("Interactivity P90", "tok/s per user, slow tail", lambda level: number(level.interactivity_p90)),
+    ("its 95 % interval", "resampled sessions", lambda level: _interval(level, "interactivity_p90")),
     (
         "E2E-normalised interactivity P90",
         "tok/s per user, slow tail",
@@ -48,6 +55,7 @@ FIGURES: tuple[tuple[str, str, Cell], ...] = (
     ("End-to-end P50", "ms", lambda level: milliseconds(level.e2e_p50)),
     ("End-to-end P90", "ms", lambda level: milliseconds(level.e2e_p90)),
     ("Cache hit share", "", lambda level: share(level.cache_hit_share)),
+    ("Theoretical hit share", "", lambda level: share(level.theoretical_hit_share)),
     ("Prompt tokens", "", lambda level: count(level.prompt_tokens)),
     ("of them cached", "", lambda level: count(level.cached_tokens)),
     ("Output tokens", "", lambda level: count(level.output_tokens)),

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from flashpoint.agentx.curves.bootstrap import point_intervals
+from flashpoint.agentx.curves.bootstrap import level_intervals
 from flashpoint.agentx.curves.compare import compare
 from flashpoint.agentx.curves.compare_config import CompareConfig
-from flashpoint.agentx.curves.curve import Curve, Point, archive_points, load_curve
+from flashpoint.agentx.curves.curve import Curve, Point, load_curve
+from flashpoint.agentx.metrics import interactivity
 from flashpoint.cli import app
 from flashpoint.errors import InvalidValue
 from tests.agentx.made_records import made_archive, made_record
@@ -146,17 +147,16 @@ def test_archives_have_intervals(archives):
     assert found.a.hit_share == pytest.approx(0.5, abs=0.01)
 
 
-def test_more_sessions_narrow_the_interval(tmp_path):
+def test_more_sessions_narrow_the_interval():
     widths = []
-    for name, count in (("few", 40), ("many", 640)):
+    for count in (40, 640):
         records = level(0.01, 1000, count)
-        records = [r for i, r in enumerate(records)]
         for i, record in enumerate(records):
             object.__setattr__(record, "session", f"s{i}")
-        point = archive_points(made_archive(tmp_path / name, {2: records}))[0]
-        spread = point_intervals(point)["p90"]
-        assert spread and spread.low <= point.x["p90"] <= spread.high
-        widths.append((spread.high - spread.low) / point.x["p90"])
+        spread = level_intervals(records, 1)["interactivity_p90"]
+        speed = interactivity(records, 90)
+        assert speed and spread.low <= speed <= spread.high
+        widths.append((spread.high - spread.low) / speed)
     assert widths[1] < widths[0]
 
 

@@ -161,8 +161,8 @@ def test_steps_and_what_is_missing_for_shares_of_the_machine(tmp_path: Path) -> 
             [0.0, 0.2, 0.3],
             [0.2, 0.1, 0.1],
             [100, 0, 0],
-            [1, 0, 0],
             [1, 2, 2],
+            *([[0] * 3] * 4),
             [1] * 3,
             [0] * 3,
         ],
@@ -251,14 +251,22 @@ def test_the_table_shows_the_figures(tmp_path: Path) -> None:
     for level in summary.levels:
         cells = next(line.split() for line in lines if line.split()[:1] == [str(level.concurrency)])
         assert cells[1] == number(level.total_throughput)
-        assert cells[4] == number(level.interactivity_p90)
+        assert cells[5] == number(level.interactivity_p90)
         assert cells[-1] == str(level.errors)
     assert any("c=4: 1 of 3 requests failed" in line for line in lines)
 
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(None, "–"), (0.0, "0.00"), (0.456, "0.46"), (12.34, "12.3"), (123.4, "123"), (1234567.8, "1,234,568")],
+    [
+        (None, "–"),
+        (0.0, "0.00"),
+        (0.456, "0.46"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (1234567.8, "1.23M"),
+        (123456.7, "123,457"),
+    ],
 )
 def test_numbers_have_about_three_digits(value: float | None, shown: str) -> None:
     assert number(value) == shown
