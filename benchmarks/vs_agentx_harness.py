@@ -216,7 +216,8 @@ class Setting:
             "--random-seed", SEED, "--failed-request-threshold", 0.1, "--trajectory-start-min-ratio", 0.25,
             "--trajectory-start-max-ratio", 0.75, "--warmup-requests-per-lane", self.warmup,
             "--warmup-grace-period", 600, "--trace-idle-gap-cap-seconds", self.idle,
-            "--use-server-token-count", "--no-gpu-telemetry", "--num-dataset-entries", sessions, "--slice-duration", 1.0,
+            "--use-server-token-count", "--no-gpu-telemetry", "--num-dataset-entries", sessions,
+            "--slice-duration", 1.0,
             "--server-metrics", f"{url}/metrics", "--unsafe-override", "--output-artifact-dir", out,
             "--ui", "none",
         ]  # fmt: skip
