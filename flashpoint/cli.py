@@ -326,17 +326,20 @@ def sessions_stats(
 
 @sessions_app.command("validate")
 def sessions_validate(corpus: CorpusPath) -> None:
-    """Read every session of a corpus strictly and say what is odd about it."""
+    """Read every session of a corpus strictly and say what is odd about it; exit 1 where one is unusable."""
     from flashpoint.agentx.traces.check import check_corpus
-    from flashpoint.agentx.traces.corpus import open_corpus
 
     output = Console(soft_wrap=True, highlight=False)
-    count = 0
-    for name, found in check_corpus(open_corpus(corpus)):
-        count += 1
+    played = unusable = 0
+    for name, found, error in check_corpus(corpus):
         for text in found:
             output.print(f"{name}: {text}", markup=False)
-    output.print(f"{count} sessions can be played")
+        if error:
+            output.print(f"{name}: error: {error}", markup=False)
+        unusable += error is not None
+        played += error is None
+    output.print(f"{played} sessions can be played" + (f", {unusable} cannot" if unusable else ""))
+    raise typer.Exit(1 if unusable else 0)
 
 
 @sessions_app.command("record")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from flashpoint.agentx.prompts.conversation import check_prefix
-from flashpoint.agentx.traces.corpus import Corpus
+from flashpoint.agentx.traces.corpus import open_corpus, read_trace, trace_files
 from flashpoint.agentx.traces.format import Trace
 from flashpoint.agentx.traces.streams import build_session
+from flashpoint.errors import InvalidValue
 
 
 def oddities(trace: Trace) -> list[str]:
@@ -39,7 +41,38 @@ def oddities(trace: Trace) -> list[str]:
     return found
 
 
-def check_corpus(corpus: Corpus) -> Iterator[tuple[str, list[str]]]:
-    """(id, oddities) of every session. Raises `InvalidValue` at the first that cannot be played."""
-    for trace in corpus:
-        yield trace.id, oddities(trace)
+def check_corpus(path: Path) -> Iterator[tuple[str, list[str], InvalidValue | None]]:
+    """(name, oddities, why it cannot be played) of every session; one that cannot does not end the rest.
+
+    The name is the file's in a folder of traces, else the session's. Raises `InvalidValue` for a path that
+    holds no corpus at all.
+    """
+    if not path.is_dir():
+        try:
+            corpus = open_corpus(path)
+        except InvalidValue as error:
+            if not path.is_file():
+                raise
+            yield path.name, [], error
+            return
+        for trace in corpus:
+            yield trace.id, *_findings(trace)
+        return
+    file_of: dict[str, Path] = {}
+    for file in trace_files(path):
+        try:
+            trace = read_trace(file)
+            first = file_of.setdefault(trace.id, file)
+            if first is not file:
+                raise InvalidValue(f"{file}, id", trace.id, f"an id of its own ({first.name} has the same)")
+        except InvalidValue as error:
+            yield file.name, [], error
+        else:
+            yield file.name, *_findings(trace)
+
+
+def _findings(trace: Trace) -> tuple[list[str], InvalidValue | None]:
+    try:
+        return oddities(trace), None
+    except InvalidValue as error:
+        return [], error

@@ -45,21 +45,19 @@ class Corpus:
         return (self.trace(number) for number in range(len(self)))
 
     def first(self, count: int | None) -> Corpus:
-        """The first `count` sessions; all of them for None."""
+        """The first `count` sessions; all of them for None. Raises `InvalidValue` naming `max_sessions`."""
+        if count is not None and count < 1:
+            raise InvalidValue("max_sessions", count, "a whole number of at least 1")
         return dataclasses.replace(self, positions=self.positions[:count])
 
 
 def open_corpus(path: str | Path) -> Corpus:
     """Open a corpus. Raises `InvalidValue` naming file and field, for a folder only when a trace is read."""
     path = Path(path)
-    try:
-        if path.is_dir():
-            return _folder(path, sorted(path.glob("*.json")))
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidValue(
-            "corpus", str(path), f"a corpus file, a trace file or a folder of traces ({error.strerror})"
-        ) from error
+    files = trace_files(path)
+    if path.is_dir():
+        return _folder(path, files)
+    data = _read(path)
     try:
         content = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -68,27 +66,44 @@ def open_corpus(path: str | Path) -> Corpus:
         recipe = _parse_recipe(content, str(path))
         digest = hashlib.sha256(recipe_json(recipe)).hexdigest()
         return Corpus(path, digest, lambda number: generate_session(recipe, number), range(recipe.sessions))
-    return _folder(path, [path])
+    return _folder(path, files)
+
+
+def trace_files(path: Path) -> list[Path]:
+    """The files of a folder that are traces by name, in the order of the sessions, or the file `path`."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.glob("*.json") if not file.is_dir())
+    if not files:
+        raise InvalidValue("corpus", str(path), "a folder with at least one .json trace")
+    return files
+
+
+def read_trace(file: Path) -> Trace:
+    """The trace in one file, read strictly."""
+    return parse_trace(_read(file), str(file))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidValue(
+            "corpus", str(path), f"a corpus file, a trace file or a folder of traces ({error.strerror})"
+        ) from error
 
 
 def _folder(path: Path, files: Sequence[Path]) -> Corpus:
-    if not files:
-        raise InvalidValue("corpus", str(path), "a folder with at least one .json trace")
     digest = hashlib.sha256()
     ids: dict[str, Path] = {}
     for file in files:
-        data = file.read_bytes()
+        data = _read(file)
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(data).digest())
         id = parse_trace(data, str(file)).id
         if id in ids:
             raise InvalidValue(f"{file}, id", id, f"an id of its own ({ids[id].name} has the same)")
         ids[id] = file
-    return Corpus(
-        path,
-        digest.hexdigest(),
-        lambda n: parse_trace(files[n].read_bytes(), str(files[n])),
-        range(len(files)),
-    )
+    return Corpus(path, digest.hexdigest(), lambda n: read_trace(files[n]), range(len(files)))
 
 
 def recipe_json(recipe: Recipe) -> bytes:

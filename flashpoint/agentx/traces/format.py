@@ -315,11 +315,17 @@ def _call_data(call: Call) -> dict[str, Any]:
 
 
 def write_trace(trace: Trace, folder: Path) -> Path:
-    """Write `trace` as `<folder>/<id>.json`, whole or not at all, and return the path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write `trace` as `<folder>/<id>.json`, whole or not at all, and return the path.
+
+    Raises `InvalidValue` naming `out` where that cannot be written.
+    """
     path = folder / f"{quote(trace.id, safe=':@ ')}.json"
-    with whole_file(path) as file:
-        file.write(trace_json(trace))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(trace_json(trace))
+    except OSError as error:
+        raise InvalidValue("out", str(path), f"a file that can be written ({error.strerror})") from error
     return path
 
 

@@ -45,8 +45,8 @@ class Recipe:
         for name in ("sessions", "max_turns"):
             if getattr(self, name) < 1:
                 raise InvalidValue(name, getattr(self, name), "a whole number of at least 1")
-        if self.seed < 0:
-            raise InvalidValue("seed", self.seed, "a whole number of at least 0")
+        if not 0 <= self.seed < 2**63:
+            raise InvalidValue("seed", self.seed, "a whole number from 0 to 2^63 - 1")
         if not 0 < self.scale <= 1:
             raise InvalidValue("scale", str(self.scale), "a fraction above 0 and at most 1, such as 1/64")
 
