@@ -2,22 +2,23 @@
 
 Source: the project's spec, agentx.md section 8.1. A corpus is its recipe: some parameters and a seed, a few
 hundred bytes, and session `n` can be made alone in milliseconds. A full-size corpus as trace files would
-take gigabytes. The same recipe gives the same sessions wherever numpy's generators do (its `PCG64` streams
-are fixed; distributions may change with a numpy release, so a run archive names the version).
+take gigabytes. The same recipe gives the same sessions everywhere (`draws.py`), and at every scale the same
+turns at the same times.
 
-Where the recipe leaves something open, the published shares decide: calls of a sub-agent follow each other at
-the pace of tools, and a session of 30 turns or more that has sub-agents at all has at least one.
+Where the recipe leaves something open, the published shares decide: a session of 30 turns or more that has
+sub-agents at all has at least one, and their calls follow each other as in the project's own traces (a fit of
+their gaps), which nobody's pauses interrupt.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
-from flashpoint.agentx.traces.format import BLOCK_SIZE, Call, SubAgent, Trace
+from flashpoint.agentx.traces.draws import Draws
+from flashpoint.agentx.traces.format import BLOCK_SIZE, Blocks, Call, SubAgent, Trace
 from flashpoint.errors import InvalidValue
 
 MODEL = "agent"
@@ -26,6 +27,9 @@ COMPACTION_FROM = 150_000
 SHARED_PREFIX = 8_000
 """Tokens at the head of a sub-agent's prompt that its session's prompt begins with, too."""
 LONGEST_GAP = 3 * 3600.0
+AGENT_GAP = (1.6, 1.3)
+"""Median and sigma of the seconds between two calls of a sub-agent."""
+LONGEST_SESSION = 3052
 TURNS_WITH_AGENT = 30
 
 
@@ -53,13 +57,13 @@ class Recipe:
 
 def generate_session(recipe: Recipe, number: int) -> Trace:
     """Session `number` of a corpus (from 0); it depends on the recipe's parameters and `number` only."""
-    rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([recipe.seed, number])))
-    turns = int(np.clip(round(_lognormal(rng, 43, 1.56)), min(12, recipe.max_turns), recipe.max_turns))
-    with_agents = rng.random() < 0.34 + 0.5 * min(1.0, turns / 150)
-    base = 22_000 * float(np.exp(0.25 * rng.standard_normal()))
-    root = _Stream(rng, recipe.scale, _Ids(), base, growth=1_450, output=(560, 1.15, 32_000))
+    draws = Draws(recipe.seed, number)
+    turns = min(max(round(draws.lognormal(43, 1.56)), 12), LONGEST_SESSION, recipe.max_turns)
+    with_agents = draws.uniform() < 0.34 + 0.5 * min(1.0, turns / 150)
+    base = round(draws.lognormal(22_000, 0.25))
+    root = _Stream(draws, recipe.scale, _Ids(), base, growth=1_450, output=(560, 1.15, 32_000))
     entries: list[Call | SubAgent] = []
-    certain = int(rng.integers(3, turns)) if with_agents and turns >= TURNS_WITH_AGENT else None
+    certain = draws.integer(3, turns - 1) if with_agents and turns >= TURNS_WITH_AGENT else None
     t = 0.0
     agents = 0
     for turn in range(turns):
@@ -67,25 +71,27 @@ def generate_session(recipe: Recipe, number: int) -> Trace:
         entries.append(call)
         t = call.end
         chosen = turn == certain and not agents
-        if with_agents and turn >= 3 and (rng.random() < 0.03 or chosen):
-            together = 1 if rng.random() < 0.7 else int(rng.integers(2, 5))
-            started = [_subagent(rng, recipe.scale, root, t, agents + i) for i in range(together)]
+        # A turn of the session waits for each of its sub-agents, so the last turn starts none.
+        if with_agents and 3 <= turn < turns - 1 and (draws.uniform() < 0.03 or chosen):
+            together = 1 if draws.uniform() < 0.7 else draws.integer(2, 5)
+            started = [_subagent(draws, recipe.scale, root, t, agents + i) for i in range(together)]
             agents += together
             entries += started
             t = max(agent.end for agent in started)
-        t = round(t + (_tool_gap(rng) if rng.random() < 0.93 else _human_gap(rng)), 3)
+        gap = draws.lognormal(2.3, 1.6) if draws.uniform() < 0.93 else draws.lognormal(120, 1.3)
+        t = round(t + min(gap, LONGEST_GAP), 3)
     return Trace(f"synthetic-{recipe.seed}-{number:05d}", tuple(entries), (MODEL,))
 
 
-def _subagent(rng: np.random.Generator, scale: Fraction, parent: _Stream, t: float, number: int) -> SubAgent:
-    base = 24_000 * float(np.exp(0.4 * rng.standard_normal()))
-    shared = parent.ids[: int(SHARED_PREFIX * scale) // BLOCK_SIZE]
-    stream = _Stream(rng, scale, parent.source, base, growth=1_300, output=(340, 1.0, 8_000), shared=shared)
+def _subagent(draws: Draws, scale: Fraction, parent: _Stream, t: float, number: int) -> SubAgent:
+    base = round(draws.lognormal(24_000, 0.4))
+    shared = parent.ids[: max(1, int(SHARED_PREFIX * scale) // BLOCK_SIZE)]
+    stream = _Stream(draws, scale, parent.source, base, growth=1_300, output=(340, 1.0, 8_000), shared=shared)
     calls = []
     start = t
-    for _ in range(int(np.clip(round(_lognormal(rng, 16, 0.97)), 1, 789))):
+    for _ in range(min(max(round(draws.lognormal(16, 0.97)), 1), 789)):
         calls.append(stream.next_call(t))
-        t = round(calls[-1].end + _tool_gap(rng), 3)
+        t = round(calls[-1].end + min(draws.lognormal(*AGENT_GAP), LONGEST_GAP), 3)
     return SubAgent(
         t=start,
         agent_id=f"agent_{number:03d}",
@@ -102,7 +108,7 @@ class _Ids:
     def __init__(self) -> None:
         self._next = 1
 
-    def take(self, count: int) -> np.ndarray:
+    def take(self, count: int) -> Blocks:
         first, self._next = self._next, self._next + count
         return np.arange(first, first + count, dtype=np.int64)
 
@@ -112,34 +118,32 @@ class _Stream:
 
     def __init__(
         self,
-        rng: np.random.Generator,
+        draws: Draws,
         scale: Fraction,
         source: _Ids,
-        base: float,
+        base: int,
         *,
         growth: float,
         output: tuple[float, float, int],
-        shared: np.ndarray | None = None,
+        shared: Blocks | None = None,
     ) -> None:
         self.source = source
         self.ids = np.empty(0, dtype=np.int64) if shared is None else shared
-        self._rng = rng
-        self._scale = float(scale)
+        self._draws = draws
+        self._scale = scale
         self._base = base
         self._growth = growth
         self._output = output
-        self._context = 0.0
+        self._context = base
         self._room = self.ids
-        """Ids already written behind `ids`; prompts are views of it, so a long session costs no copies."""
+        """Ids, then space for more: prompts are views of it, so a long session costs few copies."""
+        self._written = len(self.ids)
 
     def next_call(self, t: float) -> Call:
         """The stream's next call, at time `t`."""
-        rng = self._rng
-        if not self._context:
-            self._context = self._base
         median, sigma, most = self._output
-        output = min(max(1, round(_lognormal(rng, median, sigma))), most)
-        tokens = max(1, round(self._context * self._scale))
+        output = min(max(1, round(self._draws.lognormal(median, sigma))), most)
+        tokens = max(BLOCK_SIZE, round(self._context * self._scale))
         self._set_blocks(tokens // BLOCK_SIZE)
         seconds = 1.2 + output / 75 + 0.5e-6 * self._context
         call = Call(
@@ -154,28 +158,19 @@ class _Stream:
         return call
 
     def _grow(self, output: int) -> None:
-        context = self._context + output + min(_lognormal(self._rng, self._growth, 1.2), 120_000)
+        context = self._context + output + min(round(self._draws.lognormal(self._growth, 1.2)), 120_000)
         chance = 0.0016 * (context / 400_000) ** 3.5 if context > COMPACTION_FROM else 0.0
-        if self._rng.random() < chance or context > LONGEST_CONTEXT:
+        if self._draws.uniform() < chance or context > LONGEST_CONTEXT:
             context = self._base + 9_000
-            kept = int(self._base * self._scale) // BLOCK_SIZE
-            self.ids = self._room = self.ids[:kept]
+            # A copy, as prompts already made are views of what lies behind.
+            self._room = self.ids[: int(self._base * self._scale) // BLOCK_SIZE].copy()
+            self._written = len(self._room)
         self._context = context
 
     def _set_blocks(self, count: int) -> None:
         if count > len(self._room):
-            new = self.source.take(max(count, 2 * len(self._room)) - len(self.ids))
-            self._room = np.concatenate([self.ids, new])
+            self._room = np.concatenate([self._room[: self._written], np.empty(2 * count, dtype=np.int64)])
+        if count > self._written:
+            self._room[self._written : count] = self.source.take(count - self._written)
+            self._written = count
         self.ids = self._room[:count]
-
-
-def _lognormal(rng: np.random.Generator, median: float, sigma: float) -> float:
-    return median * math.exp(sigma * rng.standard_normal())
-
-
-def _tool_gap(rng: np.random.Generator) -> float:
-    return min(_lognormal(rng, 2.3, 1.6), LONGEST_GAP)
-
-
-def _human_gap(rng: np.random.Generator) -> float:
-    return min(_lognormal(rng, 120, 1.3), LONGEST_GAP)
