@@ -218,7 +218,7 @@ async def main() -> None:
     log = open(options.log, "a") if options.log else None  # noqa: SIM115 (open for the process's life)
     server = Server(options.ttft, options.gap, options.tokens_per_chunk, log)
     loop = asyncio.get_running_loop()
-    listening = await loop.create_server(lambda: Connection(server), "127.0.0.1", 0)
+    listening = await loop.create_server(lambda: Connection(server), "127.0.0.1", 0, backlog=4096)
     print(listening.sockets[0].getsockname()[1], flush=True)
     await listening.serve_forever()
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,7 @@ def compare_runs(official: Path, ours: Path, work: Path, traces: Path) -> dict[s
     imported = import_run(official, work / f"{official.name}-archive")
     theirs, mine = read_archive(work / f"{official.name}-archive"), read_archive(ours)
     their_keys = {key(r): r for r in theirs.records}
+    sent = [sum(r.status == "ok" for r in archive.records) for archive in (theirs, mine)]
     my_keys = {key(r): r for r in mine.records if r.status == "ok"}
     common = their_keys.keys() & my_keys.keys()
     equal_lengths = sum(
@@ -274,12 +275,17 @@ def compare_runs(official: Path, ours: Path, work: Path, traces: Path) -> dict[s
     return {
         "requests": [len(their_keys), len(my_keys), len(common)],
         "measured": [sum(k[2] == "measured" for k in keys) for keys in (their_keys, my_keys, common)],
+        "sent": sent,
         "common_with_equal_lengths": equal_lengths,
+        "largest_prompt_difference": max(
+            (abs((their_keys[k].prompt_tokens or 0) - (my_keys[k].prompt_tokens or 0)) for k in common),
+            default=0,
+        ),
         "start_difference_p50_ms": _start_difference(their_keys, my_keys),
         "figures": {name: [getattr(level, name) for level in levels] for name in FIGURES},
         "official_figures_recomputed": len(checked),
         "official_figures_differing": [f.figure for f in checked if not f.equal],
-        "theoretical_hit": _theoretical_hit(official, their_keys, traces),
+        "theoretical_hit": _theoretical_hit(official, theirs.records, traces),
     }
 
 
@@ -293,7 +299,7 @@ def _start_difference(theirs: Mapping[Key, RequestRecord], mine: Mapping[Key, Re
     return None if moved is None else moved * 1000
 
 
-def _theoretical_hit(official: Path, theirs: Mapping[Key, RequestRecord], traces: Path) -> dict[str, Any]:
+def _theoretical_hit(official: Path, theirs: Sequence[RequestRecord], traces: Path) -> dict[str, Any]:
     """(hit, all) blocks of the official run's requests from our sessions, and what the harness says."""
     turns = {
         (stream.id, position): turn
@@ -301,7 +307,7 @@ def _theoretical_hit(official: Path, theirs: Mapping[Key, RequestRecord], traces
         for stream in build_session(trace).streams
         for position, turn in enumerate(stream.turns)
     }
-    sent = [turns[k[0], k[1]] for k, r in theirs.items() if k[2] == "measured" and r.status == "ok"]
+    sent = [turns[r.stream, r.turn] for r in theirs if r.phase == "measured" and r.status == "ok"]
     stated = json.loads((official / "profile_export_aiperf.json").read_text())["theoretical_prefix_cache_hit"]
     return {
         "ours": [sum(t.hit_blocks for t in sent), sum(len(t.call.hash_ids) for t in sent)],
@@ -359,7 +365,6 @@ def both(venv: Path, setting: Setting, work: Path, ttft: float, gap: float) -> d
         cpu.append(setting.flashpoint(url, runs[1]))
     found = compare_runs(*runs, work, setting.traces)
     archives = work / "official-archive", runs[1]
-    counts = found["requests"]
     return {
         "server": {"ttft_ms": ttft * 1000, "gap_ms": gap * 1000},
         "lanes": setting.lanes,
@@ -369,7 +374,9 @@ def both(venv: Path, setting: Setting, work: Path, ttft: float, gap: float) -> d
         "added_by_official_client": added_by_client(logs[0], archives[0]),
         "added_by_flashpoint": added_by_client(logs[1], archives[1]),
         "cpu_seconds": cpu,
-        "requests_per_cpu_second": [count / seconds for count, seconds in zip(counts, cpu, strict=False)],
+        "requests_per_cpu_second": [
+            count / seconds for count, seconds in zip(found["sent"], cpu, strict=True)
+        ],
     }
 
 

@@ -95,7 +95,7 @@ def replay(config: ReplayConfig, as_json: AsJson = False) -> int:
     if as_json:
         print(json.dumps(summary.as_dict()))
     else:
-        Console().print(render_table(summary))
+        _print_wide(render_table(summary))
     return summary.exit_code
 
 
@@ -134,7 +134,7 @@ def replay_engine(
     if as_json:
         print(json.dumps(summary.as_dict()))
     else:
-        Console().print(render_table(summary))
+        _print_wide(render_table(summary))
     return summary.exit_code
 
 

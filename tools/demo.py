@@ -62,31 +62,20 @@ def main() -> None:
     """Leaves everything it made in demo/."""
     shutil.rmtree(DEMO, ignore_errors=True)
     DEMO.mkdir()
-    checkpoint, sessions, archive, page = (DEMO / n for n in ("nano", "sessions.jsonl", "run", "report.html"))
+    checkpoint, corpus, archive, page = (DEMO / n for n in ("nano", "corpus.json", "run", "report.html"))
     began = time.monotonic()
     run("checkpoint", "init", "--preset", "nano", checkpoint)
     run("checkpoint", "inspect", checkpoint)
-    run(
-        "sessions",
-        "generate",
-        "--out",
-        sessions,
-        "--sessions",
-        8,
-        "--turns",
-        3,
-        "--system-chars",
-        600,
-        "--turn-chars",
-        500,
-        "--max-tokens",
-        24,
-    )
+    run("sessions", "generate", "--out", corpus, "--sessions", 16, "--scale", "1/128", "--max-turns", 40)
+    run("sessions", "stats", corpus)
     port = free_port()
     with server(checkpoint, port):
-        url = f"http://127.0.0.1:{port}"
-        run("replay", "--url", url, "--sessions", sessions, "--concurrency", "1,2,4,8", "--out", archive)
+        replay = ["replay", "--url", f"http://127.0.0.1:{port}", "--corpus", corpus, "--out", archive]
+        replay += ["--concurrency", "1,2,4,8", "--duration", 12, "--warmup-requests", 2]
+        # Agents wait for tools and people for minutes; a demo does not.
+        run(*replay, "--session-idle-cap", 0.2, "--system-idle-cap", 0.2)
     run("report", archive, "--out", page)
+    run("claim", "vera-rubin-58x")
     print(f"\ndone in {time.monotonic() - began:.0f} s; open {page.resolve()}")
 
 

@@ -2,14 +2,15 @@
 
     HARNESS/bin/python agentx_harness_dump.py TRACES TOKENIZER SEED CORPUS.npy OUT.json
 
-Writes the token array its prompts are cut from, and every conversation: streams, turns, waits, theoretical
-hits, branches, and the SHA-256 of each turn's messages. `tests/agentx/test_official_harness.py` and
-`benchmarks/vs_agentx_harness.py` compare flashpoint with it.
+Writes the token array its prompts are cut from (or cuts them from CORPUS.npy, where that exists), and every
+conversation: streams, turns, waits, theoretical hits, branches, and the SHA-256 of each turn's messages.
+`benchmarks/vs_agentx_harness.py` and `tests/agentx/test_official_sessions.py` compare flashpoint with it.
 """
 
 import hashlib
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,7 +87,11 @@ def main():
     random_generator.init(int(seed))
     tokenizer = Tokenizer.from_pretrained(tokenizer_path)
     generator = CodingContentGenerator(config=PromptConfig(), tokenizer=tokenizer, prefix_prompts=None)
-    np.save(corpus_path, np.array(generator._tokenized_corpus, dtype=np.int32))
+    if Path(corpus_path).exists():  # cut prompts from this array instead
+        generator._tokenized_corpus = np.load(corpus_path).tolist()
+        generator._corpus_size = len(generator._tokenized_corpus)
+    else:
+        np.save(corpus_path, np.array(generator._tokenized_corpus, dtype=np.int32))
     loader = WekaTraceLoader(
         filename=traces, run=stub_run(tokenizer_path, int(seed)), prompt_generator=generator
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import secrets
 import signal
 import sys
@@ -49,6 +50,10 @@ from flashpoint.errors import FlashpointError, InvalidValue
 SWITCH_SECONDS = 0.0005
 """How long a thread that makes prompts may hold the interpreter while a chunk waits to be stamped."""
 
+CONNECTIONS_PER_LANE = 4
+"""Sub-agents run side by side."""
+SPARE_FILES = 256
+
 RunEnd = Literal["complete", "interrupted", "server_lost", "stopped"]
 
 
@@ -75,6 +80,7 @@ def run_replay(config: ReplayConfig, console: Console | None = None) -> RunSumma
     console = console or Console(stderr=True)
     check_new_folder(config.out)
     corpus = open_corpus(config.corpus)
+    _allow_connections(max(config.concurrency))
     switch = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -193,6 +199,8 @@ class _Run:
             prompter.close()
         info = self._info(level, number, concurrency, repeat, start, lag_of(lag.take()))
         self._progress.level_ended(summarize_level(info, level.records, config.accelerators))
+        if info.status_detail:
+            self._progress.note(info.status_detail)
         series = await asyncio.to_thread(scraper.table, number)
         writer.add_level(info, level.records, series=series)
         return info
@@ -222,6 +230,21 @@ class _Run:
             lateness=lag_of(level.lateness),
             **level.facts(),
         )
+
+
+def _allow_connections(lanes: int) -> None:
+    """Raise the limit of open files, as each open request is a connection. Raises `InvalidValue`."""
+    needed = lanes * CONNECTIONS_PER_LANE + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < lanes + SPARE_FILES:
+            raise InvalidValue(
+                "concurrency",
+                lanes,
+                f"at most {allowed - SPARE_FILES}, as the system allows {hard} open files",
+            )
 
 
 def _tokenizer(config: ReplayConfig, served: _Served, progress: ReplayProgress) -> PromptTokenizer:

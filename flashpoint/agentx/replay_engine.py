@@ -117,6 +117,8 @@ def run_replay_engine(
                 idle_skipped=lanes.idle_skipped,
             )
             progress.level_ended(summarize_level(info, level.records, config.accelerators))
+            if detail:
+                progress.note(detail)
             writer.add_level(info, level.records, steps=level.steps())
             if end != "complete":
                 break

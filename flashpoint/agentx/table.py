@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -13,11 +13,6 @@ from flashpoint.agentx.summary import LevelSummary, RunSummary
 from flashpoint.agentx.validity import failed
 
 ABSENT = "–"
-HEADLINES = {
-    "total_throughput": "total",
-    "interactivity_p90": "P90 interactivity",
-    "ttft_p90": "P90 TTFT (s)",
-}
 
 
 def number(value: float | None) -> str:
@@ -34,6 +29,13 @@ def number(value: float | None) -> str:
 def milliseconds(seconds: float | None) -> str:
     """Seconds as milliseconds with about three digits."""
     return number(None if seconds is None else seconds * 1e3)
+
+
+HEADLINES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "total_throughput": ("total", number),
+    "interactivity_p90": ("P90 interactivity", number),
+    "ttft_p90": ("P90 TTFT ms", milliseconds),
+}
 
 
 def share(value: float | None) -> str:
@@ -98,8 +100,8 @@ def _intervals(summary: RunSummary) -> list[str]:
     lines = []
     for level in summary.levels:
         shown = [
-            f"{title} {number(found.low)} … {number(found.high)}"
-            for name, title in HEADLINES.items()
+            f"{title} {shape(found.low)} … {shape(found.high)}"
+            for name, (title, shape) in HEADLINES.items()
             if (found := level.intervals.get(name)) is not None
         ]
         if shown:
@@ -107,14 +109,15 @@ def _intervals(summary: RunSummary) -> list[str]:
     for concurrency in dict.fromkeys(level.concurrency for level in summary.levels):
         repeats = [level for level in summary.levels if level.concurrency == concurrency]
         if len(repeats) > 1:
-            spread = "; ".join(f"{title} {_spread(repeats, name)}" for name, title in HEADLINES.items())
+            spread = "; ".join(_spread(repeats, name) for name in HEADLINES)
             lines.append(f"c={concurrency}: {len(repeats)} repeats: {spread}")
     return lines
 
 
 def _spread(levels: Sequence[LevelSummary], name: str) -> str:
+    title, shape = HEADLINES[name]
     values = [value for level in levels if (value := getattr(level, name)) is not None]
-    return f"{number(min(values))} … {number(max(values))}" if values else ABSENT
+    return f"{title} {shape(min(values))} … {shape(max(values))}" if values else f"{title} {ABSENT}"
 
 
 def _broken_rules(summary: RunSummary) -> list[str]:
