@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flashpoint.agentx import metrics
@@ -94,6 +94,12 @@ class _Recomputed:
         whole = all(r.chunks == r.output_tokens for r in done)
         found["inter_chunk_latency"] = ("s", gaps if whole else [], 0.0)
         waits = [r.start - r.due for r in measured if r.due is not None]
+        visible = imported.without_reasoning
+        found["output_token_count"] = (
+            "tokens",
+            [float(visible[r.request_id]) for r in done if r.request_id in visible],
+            0.0,
+        )
         ends = imported.last_response
         seen = [r.start + ends[r.request_id] - r.due for r in measured if r.due is not None]
         found["credit_to_start_latency"] = ("s", waits, CLOCK_STEPS)
@@ -105,6 +111,8 @@ class _Recomputed:
         if figure.startswith(POINT):
             unit, value = self._of_point(figure.removeprefix(POINT))
             return Finding(figure, unit, official, value, NOT_OF_POINT if value is None else None)
+        if figure == "total_output_tokens":
+            return replace(self.finding("output_token_count_sum", official), figure=figure)
         if figure in figures.SCALARS:
             unit, function = figures.SCALARS[figure]
             value = function(self._records)

@@ -77,7 +77,6 @@ SCALARS: dict[str, tuple[str, Scalar]] = {
         lambda records: _ended(records, "error") / _ended(records, "ok", "error"),
     ),
     "benchmark_duration": ("s", metrics.window_seconds),
-    "total_output_tokens": ("tokens", metrics.output_tokens),
     "total_isl": ("tokens", metrics.prompt_tokens),
     "total_osl": ("tokens", metrics.output_tokens),
     "total_usage_prompt_tokens": ("tokens", metrics.prompt_tokens),
@@ -100,7 +99,6 @@ flashpoint and InferenceX by the window, which is a little shorter (spec agentx.
 
 REASONS: tuple[tuple[str, str], ...] = (
     ("theoretical_prefix_cache_hit", "needs the traces: the records do not name the blocks of a prompt"),
-    ("output_token_count", "answer tokens without reasoning: the archive counts both together"),
     ("http_req_", "timings inside the HTTP client, which the archive does not keep"),
     ("adj_", "counts a failed request as infinitely slow, by nearest rank; no figure of ours does"),
     ("effective_", "a rate spread over each request's time; no figure of ours"),

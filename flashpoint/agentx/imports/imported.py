@@ -38,6 +38,8 @@ class Imported:
 
     Some figures of the harness end there. The archive has no such field, so only the import can check them.
     """
+    without_reasoning: Mapping[str, int] = field(default_factory=dict)
+    """By request id, tokens of the answer that are not reasoning; the archive counts both together."""
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def read_official(folder: Path, accelerators: int, description: Mapping[str, Any
         records=records,
         series=official_series.read_series(series_file, origin) if series_file.exists() else None,
         last_response=official_records.last_responses(lines),
+        without_reasoning=official_records.tokens_without_reasoning(lines),
     )
 
 

@@ -85,6 +85,12 @@ def last_responses(lines: Sequence[Line]) -> dict[str, float]:
     return {m["x_request_id"]: (m["request_end_ns"] - m["request_start_ns"]) / 1e9 for m in each}
 
 
+def tokens_without_reasoning(lines: Sequence[Line]) -> dict[str, int]:
+    """By request id, tokens of the answer that are not reasoning, where the harness counted any."""
+    counts = {line["metadata"]["x_request_id"]: _count(line, "output_token_count") for line in lines}
+    return {request_id: count for request_id, count in counts.items() if count is not None}
+
+
 def _record(line: Line, origin: int, concurrency: int, lane: int, play: int) -> RequestRecord:
     metadata = line["metadata"]
     start_ns = metadata["request_start_ns"]

@@ -4,7 +4,8 @@ Source: the project's spec, agentx.md section 2. A first turn is one user messag
 the trace declares one). For every further turn the common block prefix with the turn before is kept, the
 first ceil(previous answer / block) blocks of what is new become an assistant message, and the rest a user
 message. Where earlier content changed, the messages are cut at the point of change. The token counts are
-exactly those of the trace, and a block has the same tokens in whatever message it lies.
+exactly those of the trace, and a block has the same tokens in whatever message it lies; only a block that was
+hashed before it was full stays as short as it was, as in the harness.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ MUST_DISTRIBUTIONS = (
     "time_to_first_token", "time_to_second_token", "inter_token_latency", "full_response_inter_token_latency",
     "request_latency", "input_sequence_length", "output_sequence_length", "output_token_throughput_per_user",
     "e2e_output_token_throughput", "prefill_throughput_per_user", "usage_prompt_cache_read_tokens",
-    "osl_mismatch_diff_pct", "inter_chunk_latency", "effective_latency", "credit_to_start_latency",
+    "osl_mismatch_diff_pct", "output_token_count", "inter_chunk_latency", "effective_latency", "credit_to_start_latency",
 )  # fmt: skip
 MUST_SCALARS = (
-    "request_count", "benchmark_duration", "request_throughput", "output_token_throughput",
+    "total_output_tokens", "request_count", "benchmark_duration", "request_throughput", "output_token_throughput",
     "input_token_throughput", "total_token_throughput", "total_isl", "total_osl", "total_usage_prompt_tokens",
     "overall_usage_prompt_cache_read_pct", "osl_mismatch_count", "effective_concurrency_avg",
     "effective_concurrency_p90",
@@ -132,3 +132,18 @@ def test_no_usage_no_invented_counts(tmp_path):
 )
 def test_what_equal_means(official, recomputed, resolution, equal):
     assert Finding("f", "s", official, recomputed, None, resolution).equal is equal
+
+
+def test_reasoning_is_no_part_of_the_harness_s_output_tokens(tmp_path):
+    """A server that reports reasoning: the harness leaves it out of `output_token_count`, and so do we."""
+
+    def half(line):
+        line["metrics"]["output_token_count"]["value"] //= 2
+
+    official = read_official(OFFICIAL / "8-lanes", 1, {})
+    measured = {r.request_id for r in official.records if r.phase == "measured" and r.status == "ok"}
+    expected = sum(n // 2 for request_id, n in official.without_reasoning.items() if request_id in measured)
+    folder = changed_copy("8-lanes", tmp_path / "run", line=half)
+    found = {f.figure: f for f in crosscheck(read_official(folder, 1, {}))}
+    assert found["total_output_tokens"].recomputed == expected
+    assert found["total_osl"].recomputed == sum(official.without_reasoning[r] for r in measured)

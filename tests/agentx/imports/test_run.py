@@ -40,7 +40,7 @@ def test_printed_verdict(tmp_path):
     out = tmp_path / "out"
     done = CliRunner().invoke(app, ["import", str(OFFICIAL / "8-lanes"), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert "all 369 recomputed figures equal the reported ones" in " ".join(done.output.split())
+    assert "all 384 recomputed figures equal the reported ones" in " ".join(done.output.split())
     assert "needs the traces" in done.output
 
 
@@ -51,7 +51,7 @@ def test_a_difference_is_printed_and_fails(tmp_path):
     folder = changed_copy("stops-short", tmp_path / "in", figures=wrong)
     done = CliRunner().invoke(app, ["import", str(folder), "--out", str(tmp_path / "out")])
     assert done.exit_code == 1
-    assert "1 of 369 recomputed figures DIFFER" in " ".join(done.output.split())
+    assert "1 of 384 recomputed figures DIFFER" in " ".join(done.output.split())
     assert "time_to_first_token_p75" in done.output
     assert len(read_archive(tmp_path / "out").records) == 34
 
