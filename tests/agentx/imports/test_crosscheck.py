@@ -27,13 +27,14 @@ MUST_DISTRIBUTIONS = (
     "time_to_first_token", "time_to_second_token", "inter_token_latency", "full_response_inter_token_latency",
     "request_latency", "input_sequence_length", "output_sequence_length", "output_token_throughput_per_user",
     "e2e_output_token_throughput", "prefill_throughput_per_user", "usage_prompt_cache_read_tokens",
-    "osl_mismatch_diff_pct", "output_token_count", "inter_chunk_latency", "effective_latency", "credit_to_start_latency",
+    "osl_mismatch_diff_pct", "output_token_count", "inter_chunk_latency", "effective_latency",
+    "credit_to_start_latency",
 )  # fmt: skip
 MUST_SCALARS = (
-    "total_output_tokens", "request_count", "benchmark_duration", "request_throughput", "output_token_throughput",
-    "input_token_throughput", "total_token_throughput", "total_isl", "total_osl", "total_usage_prompt_tokens",
-    "overall_usage_prompt_cache_read_pct", "osl_mismatch_count", "effective_concurrency_avg",
-    "effective_concurrency_p90",
+    "total_output_tokens", "request_count", "benchmark_duration", "request_throughput",
+    "output_token_throughput", "input_token_throughput", "total_token_throughput", "total_isl", "total_osl",
+    "total_usage_prompt_tokens", "overall_usage_prompt_cache_read_pct", "osl_mismatch_count",
+    "effective_concurrency_avg", "effective_concurrency_p90",
 )  # fmt: skip
 
 
