@@ -1,0 +1,104 @@
+"""What a step asks of a machine, counted and not timed: models fill these in, hardware prices them.
+
+Everything is per rank (one accelerator) and per step. FLOPs count 2 per multiply-add; bytes are those that
+must move, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Literal, Protocol, Self, TypeVar
+
+from flashpoint.parallel.layout import Layout
+
+Precision = Literal["fp4", "fp8", "bf16", "fp32"]
+Family = Literal["moe", "attention", "gemm", "hyper_connections", "indexer", "engram", "head", "draft"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """The kernels of one family in one step.
+
+    flops: by the precision of the inputs.
+    weight_bytes, cache_bytes, activation_bytes: device memory traffic.
+    host_bytes: over the link to the CPU's memory (Engram rows).
+    kernels: launches that wait for each other; kernels that run beside them are not counted.
+    """
+
+    flops: Mapping[Precision, float] = field(default_factory=dict)
+    weight_bytes: float = 0.0
+    cache_bytes: float = 0.0
+    activation_bytes: float = 0.0
+    host_bytes: float = 0.0
+    kernels: int = 0
+
+    @property
+    def device_bytes(self) -> float:
+        """All traffic of the device's own memory."""
+        return self.weight_bytes + self.cache_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Collectives of one kind in one step: `count` of them in a row, each with `bytes` sent by a rank.
+
+    all_to_all: bytes that leave a rank for others.  all_reduce, all_gather, reduce_scatter: the size of the
+    whole vector.  ranks: how many take part.
+    """
+
+    kind: Literal["all_to_all", "all_reduce", "all_gather", "reduce_scatter"]
+    bytes: float
+    ranks: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """One rank's step."""
+
+    kernels: Mapping[Family, KernelWork]
+    exchanges: tuple[Exchange, ...] = ()
+
+
+class Sums(Protocol):
+    """Sums over rows of what their cost depends on (their positions). They add up over chunks."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        ...
+
+    def __add__(self, other: Self) -> Self: ...
+
+
+S = TypeVar("S", bound=Sums)
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape(Generic[S]):
+    """What one rank computes in a step.
+
+    encoder: rows that run the layers up to the last KV source.  decoder: rows that run those behind it.
+    head_rows: rows whose logits are needed.  drafted: sequences that get draft tokens after the step.
+    group_encoder_rows, group_decoder_rows: rows of all ranks that share the experts, this one included.
+    """
+
+    encoder: S
+    decoder: S
+    head_rows: int
+    drafted: int
+    group_encoder_rows: int
+    group_decoder_rows: int
+
+
+class ModelWork(Protocol[S]):
+    """Counts the steps of one model."""
+
+    def sums(self, first: int, rows: int) -> S:
+        """Sums of `rows` rows at positions `first`, `first` + 1, …"""
+        ...
+
+    def step(self, shape: StepShape[S], layout: Layout) -> StepWork:
+        """The work of the busiest rank of `layout` that computes `shape`."""
+        ...
