@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashpoint import encoder as module
 from flashpoint.encoder import FastEncoder, StandardEncoder, encoder_for
 from flashpoint.models.deepseek_v41.preset_tokenizers import small_tokenizer
-from flashpoint.server import encoder as module
 from tests.server.tokenizers_for_tests import v41_definition
 
 PIECES = [
