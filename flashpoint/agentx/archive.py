@@ -93,9 +93,15 @@ STEPS_SCHEMA = pa.schema(
         pa.field("preemptions", pa.int64(), nullable=False),
         pa.field("running", pa.int32(), nullable=False),
         pa.field("waiting", pa.int32(), nullable=False),
+        pa.field("steps", pa.int64(), nullable=False),
+        pa.field("rank", pa.int32(), nullable=False),
     ]
 )
-"""The engine's steps, where the engine is ours: seconds since the start of the run."""
+"""The engine's steps, where the engine is ours: seconds since the start of the run.
+
+`steps`: how many equal steps a row stands for (in virtual time); `seconds` and `sampled_tokens` are of all
+of them, the other counts of one. `rank`: whose scheduler planned it, where there are several.
+"""
 
 
 class ArchiveError(FlashpointError):

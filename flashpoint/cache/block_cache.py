@@ -74,6 +74,11 @@ class BlockCache:
         return self._pool.free_count + self._tree.evictable[Tier.DEVICE] + self._tiers.leaving
 
     @property
+    def ready_blocks(self) -> int:
+        """Blocks a lease could get at once, without a wait for a slower tier."""
+        return self._pool.free_count if self._tiers.present else self.free_blocks
+
+    @property
     def cached_blocks(self) -> int:
         """Device blocks that only the cache holds."""
         return self._tree.evictable[Tier.DEVICE]

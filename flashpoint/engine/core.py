@@ -26,8 +26,9 @@ class StepRecord:
     """What one step did, for histograms and run archives.
 
     start, seconds: when it began on the engine's clock, and how long it took, scheduling included.
+    steps: how many equal steps these are (`StepPlan.repeat_blocks`); rows are those of one.
     prefill_rows: computed rows at prompt positions; decode_rows: at answer positions (those computed
-        again after a preemption included).
+        again after a preemption and drafts included).
     replay_rows: of both, rows that only refill windows after a cache hit.
     sampled_tokens: answer tokens accepted.
     running, waiting, free_blocks: counts after the step.  preemptions: how many this step caused.
@@ -46,6 +47,7 @@ class StepRecord:
     free_blocks: int
     preemptions: int
     failed: bool
+    steps: int = 1
 
 
 class EngineCore:
@@ -63,6 +65,7 @@ class EngineCore:
         self._replayed_tokens = 0
         self._generated_tokens = 0
         self._finished: Counter[str] = Counter()
+        self._begun: tuple[StepPlan, float, int] | None = None
 
     @property
     def max_context(self) -> int:
@@ -93,22 +96,28 @@ class EngineCore:
 
         An executor that raises, or answers another plan than it got, costs the step's requests only (INV-9).
         """
-        start = self._clock.now()
-        preemptions = self._scheduler.preemptions
-        plan = self._scheduler.plan()
+        plan = self.begin()
         if plan is None:
             return []
-        failure = None
         try:
             result = self._executor.execute(plan)
             check_result(plan, result)
         except Exception as error:
             log.exception("step %d failed", plan.step)
-            failure = f"{type(error).__name__}: {error}"
-        events = self._scheduler.apply(result) if failure is None else self._scheduler.fail(failure)
-        if plan.chunks:
-            self._record(plan, start, events, self._scheduler.preemptions - preemptions, failure is not None)
-        return self._counted(events)
+            events = self._scheduler.fail(f"{type(error).__name__}: {error}")
+            return self._over(events, 1, failed=True)
+        return self.finish(result)
+
+    def begin(self) -> StepPlan | None:
+        """Plan a step that the caller runs and whose result `finish` gets; None: nothing to compute."""
+        begun = self._clock.now(), self._scheduler.preemptions
+        plan = self._scheduler.plan()
+        self._begun = None if plan is None else (plan, *begun)
+        return plan
+
+    def finish(self, result: StepResult) -> list[TokenEvent]:
+        """Commit the result of the step that `begin` planned, now, and return its events."""
+        return self._over(self._scheduler.apply(result), result.steps, failed=False)
 
     def close(self) -> None:
         """Let the executor give back what it holds. No step may follow."""
@@ -138,6 +147,14 @@ class EngineCore:
             finished=dict(self._finished),
         )
 
+    def _over(self, events: list[TokenEvent], steps: int, *, failed: bool) -> list[TokenEvent]:
+        if self._begun is None:
+            raise RuntimeError("no step was begun")
+        (plan, start, preemptions), self._begun = self._begun, None
+        if plan.chunks:
+            self._record(plan, start, events, self._scheduler.preemptions - preemptions, steps, failed)
+        return self._counted(events)
+
     def _counted(self, events: list[TokenEvent]) -> list[TokenEvent]:
         for event in events:
             self._generated_tokens += len(event.tokens)
@@ -146,7 +163,13 @@ class EngineCore:
         return events
 
     def _record(
-        self, plan: StepPlan, start: float, events: list[TokenEvent], preemptions: int, failed: bool
+        self,
+        plan: StepPlan,
+        start: float,
+        events: list[TokenEvent],
+        preemptions: int,
+        steps: int,
+        failed: bool,
     ) -> None:
         prefill_rows = sum(
             max(0, min(len(chunk.history), chunk.prompt_tokens) - chunk.start) for chunk in plan.chunks
@@ -155,13 +178,14 @@ class EngineCore:
             max(0, min(len(chunk.history), chunk.write_from) - chunk.start) for chunk in plan.chunks
         )
         seconds = self._clock.now() - start
-        self._steps += 1
+        self._steps += steps
         self._step_seconds += seconds
         if not failed:
             self._computed_prompt_tokens += prefill_rows
             self._replayed_tokens += replay_rows
         record = StepRecord(
             step=plan.step,
+            steps=steps,
             start=start,
             seconds=seconds,
             prefill_rows=prefill_rows,

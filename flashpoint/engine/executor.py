@@ -19,6 +19,8 @@ class Capacity:
     vocab_size: valid token ids are 0 … vocab_size-1.
     image_token_id: the id that stands for an image the executor cannot compute; refused in prompts.
     host_blocks, disk_blocks: room of the slower tiers, in blocks; 0 where there is none.
+    draft_tokens: drafts that a decoding sequence verifies in each step.
+    block_names: values that name the content of a block; None: the ids of its tokens do.
     """
 
     blocks: int
@@ -30,6 +32,8 @@ class Capacity:
     image_token_id: int | None = None
     host_blocks: int = 0
     disk_blocks: int = 0
+    draft_tokens: int = 0
+    block_names: int | None = None
 
 
 class Executor(Protocol):

@@ -33,6 +33,8 @@ class Chunk:
         rings, so no row looks further back (spec 2.4: s, the replay start).
     decoder_rows: the last rows that run the layers behind the last KV source; None: all of them (spec 2.3).
     decoder_start: as `window_start`, for those layers.
+    draft_tokens: positions behind `history` that the executor fills with drafts of its own and verifies.
+    room: tokens that the sequence may still get before it ends, whatever they are.
     """
 
     request_id: str
@@ -46,11 +48,18 @@ class Chunk:
     window_start: int = 0
     decoder_rows: int | None = None
     decoder_start: int = 0
+    draft_tokens: int = 0
+    room: int = 1
 
     @property
     def length(self) -> int:
-        """Rows this chunk adds to the step."""
+        """Known tokens this chunk computes."""
         return len(self.history) - self.start
+
+    @property
+    def rows(self) -> int:
+        """Rows this chunk adds to the step, drafts included."""
+        return len(self.history) - self.start + self.draft_tokens
 
     @property
     def tokens(self) -> TokenArray:
@@ -64,16 +73,20 @@ class StepPlan:
 
     transfers: moves between tiers to start, in this order, before anything is computed. A step without
         chunks only waits: it ends when a transfer in flight has landed, or after a tenth of a second.
+    repeat_blocks: None where the next step must be planned anew. Else the same sequences decode on as long as
+        none of them ends and none arrives: an executor that computes no tokens may run several such steps as
+        one, as long as all of them together need no more than so many further blocks.
     """
 
     step: int
     chunks: tuple[Chunk, ...]
     transfers: tuple[Transfer, ...] = ()
+    repeat_blocks: int | None = None
 
     @property
     def rows(self) -> int:
-        """Token rows of the step."""
-        return sum(chunk.length for chunk in self.chunks)
+        """Token rows of the step, drafts included."""
+        return sum(chunk.rows for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +113,11 @@ class StepResult:
     """What a step gave: one `Sampled` per chunk that samples, and the seconds it took.
 
     landed: transfers, of this or of earlier steps, that are over.
+    steps: how many steps were run as one (`StepPlan.repeat_blocks`).
     """
 
     step: int
     sampled: tuple[Sampled, ...] = field(default_factory=tuple)
     seconds: float = 0.0
     landed: tuple[Landed, ...] = ()
+    steps: int = 1

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from flashpoint.cache.block_cache import Lease
 from flashpoint.cache.int32_buffer import Int32Buffer
+from flashpoint.cache.transfer import Content
 from flashpoint.engine.events import FinishReason
 from flashpoint.engine.plan import TokenArray
 from flashpoint.engine.sampling import SamplingParams
@@ -115,6 +116,23 @@ class Request:
     def history(self, end: int) -> TokenArray:
         """Ids of positions 0 … end-1, int32 [end], a read-only view that later tokens do not disturb."""
         return self._tokens.view(end)
+
+    def content(self, blocks: int, block_tokens: int) -> Content:
+        """What names the content of the first `blocks` blocks to the cache: the ids of their tokens."""
+        return self._tokens.view(blocks * block_tokens)
+
+    def check_ids(self, vocab: int, image: int | None) -> None:
+        """Raise InvalidValue for ids beyond the vocabulary, and for one that stands for an image."""
+        ids = self.history(self.length)
+        if ids.size == 0:
+            raise InvalidValue("prompt", [], "at least one token")
+        if ids.min() < 0 or ids.max() >= vocab:
+            bad = ids[(ids < 0) | (ids >= vocab)][0]
+            raise InvalidValue("prompt", int(bad), f"token ids from 0 to {vocab - 1}")
+        if image is not None and (ids == image).any():
+            raise InvalidValue(
+                "prompt", image, "text tokens; this id stands for an image, and images are not built"
+            )
 
     def admit(self, slot: int, lease: Lease, hit: int, start: int) -> None:
         """Start (again) at position `start` <= `hit`, the tokens whose blocks were found in the cache."""

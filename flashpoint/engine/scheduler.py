@@ -52,7 +52,7 @@ class Scheduler:
         self._replay = Replay.of(config, capacity.cache_spec)
         self._cache = BlockCache(
             capacity.blocks,
-            capacity.block_tokens,
+            capacity.block_names or capacity.block_tokens,
             keep=config.prefix_cache,
             host_blocks=capacity.host_blocks,
             disk_blocks=capacity.disk_blocks,
@@ -109,17 +109,7 @@ class Scheduler:
         Reads fixed data only, so any thread may call it.
         """
         vocab = self._capacity.vocab_size
-        ids = request.history(request.length)
-        if ids.size == 0:
-            raise InvalidValue("prompt", [], "at least one token")
-        if ids.min() < 0 or ids.max() >= vocab:
-            bad = ids[(ids < 0) | (ids >= vocab)][0]
-            raise InvalidValue("prompt", int(bad), f"token ids from 0 to {vocab - 1}")
-        image = self._capacity.image_token_id
-        if image is not None and (ids == image).any():
-            raise InvalidValue(
-                "prompt", image, "text tokens; this id stands for an image, and images are not built"
-            )
+        request.check_ids(vocab, self._capacity.image_token_id)
         for name, chosen in (
             ("stop_ids", request.sampling.stop_ids),
             ("logit_bias", request.sampling.logit_bias),
@@ -170,7 +160,8 @@ class Scheduler:
         if not planned and not (self._requests and self._cache.in_flight):
             return None
         chunks = tuple(self._chunk(request, rows) for request, rows in planned)
-        plan = StepPlan(self._steps, chunks, self._cache.take_transfers())
+        transfers = self._cache.take_transfers()
+        plan = StepPlan(self._steps, chunks, transfers, self._repeat_blocks(planned))
         self._steps += 1
         self._in_flight = plan, [request for request, _ in planned]
         return plan
@@ -181,6 +172,7 @@ class Scheduler:
         `result` must hold one Sampled for each chunk that samples (core.py checks it).
         """
         plan, requests = self._land()
+        self._steps += result.steps - 1
         self._cache.land(result.landed)
         sampled = {item.request_id: item for item in result.sampled}
         events = []
@@ -191,7 +183,7 @@ class Scheduler:
                 request.advance(len(chunk.history))
                 self._publish(request)
             else:
-                events.append(self._commit(request, len(chunk.history), sampled[chunk.request_id]))
+                events.append(self._commit(request, chunk, sampled[chunk.request_id], result.steps))
         return events
 
     def fail(self, message: str) -> list[TokenEvent]:
@@ -210,11 +202,14 @@ class Scheduler:
     def _plan_decodes(self, planned: list[tuple[Request, int]], budget: int) -> int:
         """Give each decoding request its rows, oldest first, preempting the youngest for blocks."""
         for request in list(self._running):
-            rows = min(request.pending, budget)
             # The state is read here, not before the loop: an older request may have preempted this one.
-            if request.state is State.DECODING and rows and self._grow(request, request.computed + rows):
+            if request.state is not State.DECODING:
+                continue
+            rows = min(request.pending, budget)
+            drafts = self._drafts(request, rows)
+            if rows and self._grow(request, request.computed + rows + drafts):
                 planned.append((request, rows))
-                budget -= rows
+                budget -= rows + drafts
         return budget
 
     def _plan_prefills(self, planned: list[tuple[Request, int]], budget: int) -> int:
@@ -269,6 +264,8 @@ class Scheduler:
             window_start=request.window_start,
             decoder_rows=decoder_rows,
             decoder_start=request.decoder_start,
+            draft_tokens=self._drafts(request, rows),
+            room=self._room(request),
         )
 
     def _count_hit(self, lease: Lease) -> None:
@@ -277,11 +274,29 @@ class Scheduler:
 
     def _findable(self, request: Request) -> Content:
         """What of a request the cache may supply: whole blocks, and at least one token is left to compute."""
-        whole = (request.length - 1) // self._capacity.block_tokens
-        return request.history(whole * self._capacity.block_tokens)
+        return self._content(request, request.length - 1)
+
+    def _content(self, request: Request, tokens: int) -> Content:
+        block_tokens = self._capacity.block_tokens
+        return request.content(tokens // block_tokens, block_tokens)
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._capacity.block_tokens)
+
+    def _drafts(self, request: Request, rows: int) -> int:
+        """Drafts verified beside `rows` rows of a decoding request: none while known tokens are left over,
+        and none beyond what it may still get."""
+        if not self._capacity.draft_tokens or request.state is not State.DECODING or rows < request.pending:
+            return 0
+        return max(0, min(self._capacity.draft_tokens, self.context_limit - request.length - 1))
+
+    def _repeat_blocks(self, planned: list[tuple[Request, int]]) -> int | None:
+        """See `StepPlan.repeat_blocks`. Only ends free blocks, so whoever waits for some goes on waiting."""
+        if len(planned) != len(self._running) or self._cache.in_flight:
+            return None
+        if any(request.state is not State.DECODING or request.pending != rows for request, rows in planned):
+            return None
+        return self._cache.ready_blocks
 
     def _grow(self, request: Request, end: int) -> bool:
         """Make the request's table cover `end` positions; False when it has to wait for blocks on their way
@@ -319,12 +334,17 @@ class Scheduler:
         landed, self._in_flight = self._in_flight, None
         return landed
 
-    def _commit(self, request: Request, end: int, sampled: Sampled) -> TokenEvent:
+    def _commit(self, request: Request, chunk: Chunk, sampled: Sampled, steps: int) -> TokenEvent:
         """Take the tokens that count, up to the first stop, and end the request when a stop rule says so."""
+        end = len(chunk.history)
         if sampled.error is not None:
             return self._fail_one(request, sampled.error)
         count, finish = self._accepted(request, sampled.tokens)
         tokens, logprobs = sampled.tokens[:count], sampled.logprobs[:count]
+        if count > 1 and (chunk.draft_tokens or steps > 1):
+            end += count - 1  # all but the last token are in the caches already
+            if not self._cache.grow(_held(request.lease), self._blocks_for(end)):
+                raise RuntimeError(f"{request.request_id} was given more steps than there are blocks for")
         request.sample(end, tokens)
         self._publish(request)
         if finish is not None:
@@ -334,7 +354,7 @@ class Scheduler:
         return TokenEvent(request.request_id, tokens, logprobs, finish, cached_tokens=cached, stop_id=stop_id)
 
     def _publish(self, request: Request) -> None:
-        self._cache.publish(_held(request.lease), request.history(request.computed))
+        self._cache.publish(_held(request.lease), self._content(request, request.computed))
 
     def _accepted(self, request: Request, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of `tokens` join the answer, and why it ends there, if it does.
@@ -342,13 +362,19 @@ class Scheduler:
         It ends before a stop id (once it has min_tokens), with max_tokens, or at the context's end.
         """
         sampling = request.sampling
-        room = min(sampling.max_tokens - request.generated, self.context_limit - request.length)
+        room = self._room(request)
+        if not sampling.stop_ids:
+            return (room, FinishReason.LENGTH) if len(tokens) >= room else (len(tokens), None)
         for count, token in enumerate(tokens):
             if token in sampling.stop_ids and request.generated + count >= sampling.min_tokens:
                 return count, FinishReason.STOP
             if count + 1 == room:
                 return room, FinishReason.LENGTH
         return len(tokens), None
+
+    def _room(self, request: Request) -> int:
+        """Tokens the request may still get: to its max_tokens, or to the context's end."""
+        return min(request.sampling.max_tokens - request.generated, self.context_limit - request.length)
 
     def _fail_one(self, request: Request, message: str) -> TokenEvent:
         self._finish(request, FinishReason.ERROR)
