@@ -65,6 +65,21 @@ class Answer:
     connection_failed: bool = False
     """The failure was of the connection, so the server may be gone."""
 
+    @property
+    def first_chunk(self) -> float | None:
+        """When the first content came."""
+        return self.chunk_times[0] if self.chunk_times else None
+
+    @property
+    def last_chunk(self) -> float | None:
+        """When the last content came."""
+        return self.chunk_times[-1] if self.chunk_times else None
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks with content came."""
+        return len(self.chunk_times)
+
     def token_times(self) -> npt.NDArray[np.float64]:
         """One arrival time per output token; one per chunk while the total is unknown.
 

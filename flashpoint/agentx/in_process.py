@@ -1,8 +1,8 @@
-"""A level played straight into an engine of this process: no HTTP, no event loop, wall or virtual clock.
+"""A level played straight into an engine of this process: no HTTP, no event loop.
 
 The same schedule as over HTTP. The loop is the engine's: what is due is submitted, one step runs, its tokens
-are written down, ends go back to the schedule. With a virtual clock a level of an hour takes as long as its
-steps take to plan, and the same seed gives the same run.
+are written down, ends go back to the schedule. What keeps plays apart in the cache is a namespace of their
+own, not the marker in the text: prompts are exactly as long as recorded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -19,24 +18,13 @@ from flashpoint.agentx.client import Answer, Usage
 from flashpoint.agentx.prompts.prompter import Prompter
 from flashpoint.agentx.recording import TIME_UP, Cut, make_record
 from flashpoint.agentx.records import RequestRecord
-from flashpoint.agentx.schedule.lanes import Lanes, Outcome, Send
+from flashpoint.agentx.run_levels import LevelContext
+from flashpoint.agentx.schedule.lanes import Outcome, Send
 from flashpoint.engine.core import EngineCore, StepRecord
 from flashpoint.engine.events import FinishReason, TokenEvent
 from flashpoint.engine.request import Request
 from flashpoint.engine.sampling import SamplingParams
 from flashpoint.errors import FlashpointError, RequestTooLong
-
-
-class PlayClock(Protocol):
-    """A clock that can wait; a virtual one jumps."""
-
-    def now(self) -> float:
-        """Seconds since an arbitrary start."""
-        ...
-
-    def wait_until(self, moment: float) -> None:
-        """Return when it is `moment`, or later."""
-        ...
 
 
 @dataclass(slots=True)
@@ -49,26 +37,16 @@ class _Open:
 class InProcessLevel:
     """One concurrency level on an engine; the counterpart of `level.Level`."""
 
-    def __init__(
-        self,
-        core: EngineCore,
-        clock: PlayClock,
-        prompter: Prompter,
-        lanes: Lanes,
-        *,
-        number: int,
-        run_id: str,
-        origin: float,
-        on_record: Callable[[RequestRecord], None] = lambda record: None,
-    ) -> None:
+    def __init__(self, core: EngineCore, prompter: Prompter, context: LevelContext) -> None:
+        """`core` and `prompter` are the level's own from here on; `close` closes them."""
         self._core = core
-        self._clock = clock
         self._prompter = prompter
-        self._lanes = lanes
-        self._number = number
-        self._run_id = run_id
-        self._origin = origin
-        self._on_record = on_record
+        self._clock = context.clock
+        self._lanes = context.lanes
+        self._number = context.number
+        self._run_id = context.run_id
+        self._origin = context.origin
+        self._on_record = context.on_record
         self._numbers = itertools.count()
         self._open: dict[str, _Open] = {}
         self._steps: list[StepRecord] = []
@@ -103,6 +81,11 @@ class InProcessLevel:
             opened.answer.end = self._clock.now()
             self._record(opened, self.cut)
 
+    def close(self) -> None:
+        """Close the engine."""
+        self._prompter.close()
+        self._core.close()
+
     def steps(self) -> pa.Table:
         """The engine's steps as `STEPS_SCHEMA`."""
         rows = [
@@ -117,6 +100,8 @@ class InProcessLevel:
                 "sampled_tokens": s.sampled_tokens,
                 "running": s.running,
                 "waiting": s.waiting,
+                "steps": s.steps,
+                "rank": 0,
                 "free_blocks": s.free_blocks,
                 "preemptions": s.preemptions,
             }
@@ -129,7 +114,8 @@ class InProcessLevel:
             self.lateness.append(max(0.0, now - send.due))
         tokens = self._prompter.tokens(send.play, send.stream, send.turn)
         sampling = SamplingParams(max_tokens=send.max_tokens, min_tokens=send.max_tokens, temperature=0.0)
-        request = Request(f"{self._run_id}-{self._number}-{next(self._numbers)}", tokens, sampling)
+        request_id = f"{self._run_id}-{self._number}-{next(self._numbers)}"
+        request = Request(request_id, tokens, sampling, namespace=send.play.marker.encode())
         opened = _Open(send, Answer(start=now), request)
         try:
             self._core.submit(request)

@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
-from flashpoint.agentx.client import Answer
+import numpy as np
+import numpy.typing as npt
+
+from flashpoint.agentx.client import Usage
 from flashpoint.agentx.records import RequestRecord, Status
 from flashpoint.agentx.schedule.lanes import Send
+
+
+class Heard(Protocol):
+    """What came back of a request, over HTTP or without it; see `client.Answer`."""
+
+    start: float
+    end: float
+    http_status: int | None
+    finish_reason: str | None
+    error: str | None
+    overflow: bool
+
+    @property
+    def usage(self) -> Usage | None:
+        """Token counts; None where nobody told."""
+        ...
+
+    @property
+    def first_answer_time(self) -> float | None:
+        """When the first content that is not reasoning came."""
+        ...
+
+    @property
+    def first_chunk(self) -> float | None:
+        """When the first content came."""
+        ...
+
+    @property
+    def last_chunk(self) -> float | None:
+        """When the last content came."""
+        ...
+
+    @property
+    def chunks(self) -> int:
+        """How many pieces of content came."""
+        ...
+
+    def token_times(self) -> npt.NDArray[np.float64]:
+        """One arrival time per output token; empty where they were not kept."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +69,7 @@ SERVER_LOST = Cut("server_lost", "error", "open when the server was lost")
 
 def make_record(
     send: Send,
-    answer: Answer,
+    answer: Heard,
     *,
     level: int,
     concurrency: int,
@@ -56,11 +99,11 @@ def make_record(
         start=answer.start - origin,
         end=answer.end - origin,
         status=cut.status if cut else status,
-        ttft=since_start(answer.chunk_times[0] if answer.chunk_times else None),
+        ttft=since_start(answer.first_chunk),
         ttft_answer=since_start(answer.first_answer_time),
-        last_token=since_start(answer.chunk_times[-1] if answer.chunk_times else None),
+        last_token=since_start(answer.last_chunk),
         token_offsets=answer.token_times() - answer.start,
-        chunks=len(answer.chunk_times),
+        chunks=answer.chunks,
         prompt_tokens=usage.prompt_tokens if usage else None,
         cached_tokens=usage.cached_tokens if usage else None,
         output_tokens=usage.output_tokens if usage else None,

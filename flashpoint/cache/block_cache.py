@@ -123,6 +123,10 @@ class BlockCache:
             return None
         return self._lease(namespace, path, blocks)
 
+    def known(self, namespace: bytes, content: Content) -> int:
+        """Blocks at the beginning of `content` int32 [tokens] that are on the device now."""
+        return self._tree.known(namespace, content) if self._keep else 0
+
     def unpin(self) -> None:
         """Let go of what a waiting asker has found."""
         if self._pin is not None:

@@ -144,6 +144,17 @@ class PrefixTree:
         root = self._roots.get(namespace)
         return [] if root is None else self.follow(root, content)
 
+    def known(self, namespace: bytes, content: Content) -> int:
+        """Blocks of the longest known prefix of `content` int32 [tokens] on the device; changes nothing."""
+        segment, blocks = self._roots.get(namespace), 0
+        while segment is not None:
+            child, common = self.step(segment, content[blocks * self.block_tokens :])
+            if child is None or child.tier is not Tier.DEVICE:
+                break
+            blocks += common
+            segment = child if common == self.size(child) else None
+        return blocks
+
     def follow(self, segment: Segment, content: Content) -> list[Segment]:
         """As `match`, from a segment's end on."""
         path: list[Segment] = []

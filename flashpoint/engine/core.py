@@ -86,6 +86,10 @@ class EngineCore:
         self._scheduler.submit(request)
         self._prompt_tokens += request.prompt_tokens
 
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that the cache holds on the device now; nothing is held for it."""
+        return self._scheduler.cached_tokens(request)
+
     def abort(self, request_id: str) -> list[TokenEvent]:
         """End a request in any state; empty when the id is unknown or finished."""
         event = self._scheduler.abort(request_id)

@@ -73,6 +73,7 @@ class Request:
     slot, lease: held from admission to release, else None.
     write_from, window_start, decoder_start: see Chunk.
     finish: why it ended, once FINISHED.
+    received: another engine computed its prompt but for the last token, and sent the caches along.
     Raises InvalidValue for a prompt that is not int32 [tokens]; its values are copied.
     """
 
@@ -96,6 +97,7 @@ class Request:
         self.lease: Lease | None = None
         self.write_from = self.window_start = self.decoder_start = 0
         self.finish: FinishReason | None = None
+        self.received = False
         self._tokens = Int32Buffer(prompt)
 
     @property

@@ -133,6 +133,11 @@ class Scheduler:
         self._waiting[request.request_id] = request
         self._cache.read_ahead(request.namespace, self._findable(request))
 
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a request's prompt that the cache holds on the device now."""
+        known = self._cache.known(request.namespace, self._findable(request))
+        return known * self._capacity.block_tokens
+
     def abort(self, request_id: str) -> TokenEvent | None:
         """End a request in any state; None when the id is unknown or finished.
 
@@ -238,7 +243,10 @@ class Scheduler:
             hit = lease.hit_blocks * self._capacity.block_tokens
             if request.cached_tokens is None:
                 self._count_hit(lease)
-            request.admit(self._free_slots.pop(), lease, hit, self._replay.start(hit))
+            start = self._replay.start(hit)
+            if request.received:
+                start, request.received = request.length - 1, False  # after a preemption it is computed
+            request.admit(self._free_slots.pop(), lease, hit, start)
             self._running.append(request)
             rows = self._replay.prefill_rows(request.pending, budget)
             if rows:

@@ -35,11 +35,16 @@ class StepTimer(Protocol[S]):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An event, and when its tokens came: the ends of the steps that gave them, and how many after each."""
+    """An event, and when its tokens came.
+
+    ends: of the steps that gave them; without `token_times` of the last one only.
+    totals: tokens after each of `ends`.  steps: how many steps gave them.
+    """
 
     event: TokenEvent
     ends: Moments
     totals: list[int]
+    steps: int
 
 
 @dataclass(slots=True)
@@ -102,6 +107,19 @@ class Replica(Generic[S]):
                         delivered += self._finish(rank)
         return delivered
 
+    def halt(self) -> list[Delivery]:
+        """The run is over now: return what the steps that have ended gave; one in flight gives nothing."""
+        segment, self._segment = self._segment, None
+        ended = np.empty(0) if segment is None else segment
+        ended = ended[: np.searchsorted(ended, self._clock.now(), "right")]
+        delivered: list[Delivery] = []
+        for rank in self._ranks:
+            if rank.plan is not None and rank.done + len(ended):
+                rank.done += len(ended)
+                rank.ends.append(ended)
+                delivered += self._finish(rank)
+        return delivered
+
     def begin(self) -> None:
         """Begin the next steps, unless some are in flight or there is nothing to do."""
         if self._segment is not None:
@@ -160,10 +178,10 @@ class Replica(Generic[S]):
                 rank.executor.forget(event.request_id)
             chunk = chunks.get(event.request_id)
             if chunk is None:
-                delivered.append(Delivery(event, ends[-1:], [len(event.tokens)]))
+                delivered.append(Delivery(event, ends[-1:], [len(event.tokens)], steps))
             else:
                 totals = rank.executor.tokens_by_step(plan, chunk, steps)
-                delivered.append(Delivery(event, ends, totals))
+                delivered.append(Delivery(event, ends, totals, steps))
         return delivered
 
 

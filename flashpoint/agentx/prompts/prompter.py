@@ -50,7 +50,7 @@ class Prompter:
         return await asyncio.wrap_future(self._prompts(play).begin(self._thread, stream, turn))
 
     def tokens(self, play: Play, stream: int, turn: int) -> Tokens:
-        """The prompt's tokens, int32 [tokens], as an engine takes them: no template, the marker in front."""
+        """The prompt's tokens, int32 [tokens], as an engine takes them: no template, no marker."""
         return self._prompts(play).tokens(stream, turn)
 
     def _prompts(self, play: Play) -> _PlayPrompts:
@@ -118,9 +118,8 @@ class _StreamPrompts:
         return b"[" + b",".join(parts) + b"]"
 
     def tokens(self, turn: int) -> Tokens:
-        """The tokens of `turn`, the marker's in front."""
-        messages = self._advance(turn)
-        return np.concatenate([self._tokenizer.encode(self._marker), *(m.tokens for m in messages)])
+        """The tokens of `turn`, without a marker."""
+        return np.concatenate([message.tokens for message in self._advance(turn)])
 
     def _advance(self, turn: int) -> list[Message]:
         while self._conversation.turn < turn:

@@ -1,0 +1,1 @@
+"""A deployment in virtual time: the engine, caches, router and replay that serve, over a cost model."""

@@ -1,0 +1,115 @@
+"""A level in virtual time, on toy engines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flashpoint.agentx.metrics import cache_hit_share
+from flashpoint.hardware.virtual_rank import VirtualRank
+from tests.simulate.harness import facts, play
+
+SHAPES = {
+    "one engine": {},
+    "DP ranks in lockstep": {"ranks": 3},
+    "replicas": {"replicas": 3},
+    "split": {"split": True},
+    "front end": {"front_end_cores": 1},
+    "little memory": {"blocks": 220, "lanes": 8},
+    "no drafts": {"mean": 1, "drafts": 0},
+}
+
+
+def one_by_one(monkeypatch):
+    monkeypatch.setattr(VirtualRank, "most_steps", lambda self, plan: 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_skipping_steps_changes_nothing(monkeypatch, shape):
+    """Steps taken at once are those taken one by one: the same plans, hits, order and (nearly) times."""
+    options = {"duration": 120.0, **SHAPES[shape]}
+    fast, _, fast_cores = play(**options)
+    one_by_one(monkeypatch)
+    slow, _, slow_cores = play(**options)
+    assert len(fast.records) > 30
+    for a, b in zip(facts(fast), facts(slow), strict=True):
+        assert a[:3] + a[6:] == b[:3] + b[6:]
+        assert a[3:5] == pytest.approx(b[3:5], abs=1e-6)
+    for a, b in zip(fast.records, slow.records, strict=True):
+        np.testing.assert_allclose(a.token_offsets, b.token_offsets, atol=1e-6)
+    for a, b in zip(fast_cores, slow_cores, strict=True):
+        assert a.stats().steps == b.stats().steps
+        assert a.stats().generated_tokens == b.stats().generated_tokens
+        assert a.stats().preemptions == b.stats().preemptions
+    assert fast.steps().num_rows < slow.steps().num_rows
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_is_lost(shape):
+    level, _, cores = play(**SHAPES[shape])
+    done = [r for r in level.records if r.status == "ok"]
+    assert len(done) > 30
+    assert {r.status for r in level.records} <= {"ok", "cancelled"}
+    assert all(r.output_tokens == r.max_tokens for r in done)
+    assert all(len(r.token_offsets) == r.output_tokens for r in done)
+    assert all((np.diff(r.token_offsets) >= 0).all() for r in done)
+    assert all(r.due <= r.start + 1e-9 for r in level.records)
+    for core in cores:
+        stats = core.stats()
+        assert stats.running == stats.waiting == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_seed_is_the_same_run_to_the_bit(shape):
+    assert facts(play(duration=60.0, **SHAPES[shape])[0]) == facts(play(duration=60.0, **SHAPES[shape])[0])
+
+
+def test_hits_are_those_of_the_trace():
+    level, _, _ = play(lanes=2)
+    done = [r for r in level.records if r.phase == "measured" and r.status == "ok"]
+    theoretical = sum(r.hit_blocks for r in done) / sum(r.total_blocks for r in done)
+    share = cache_hit_share(done)
+    assert theoretical - 0.1 < share <= theoretical
+
+
+def test_little_memory_preempts_and_forgets():
+    level, _, cores = play(lanes=8, blocks=220)
+    ample, _, _ = play(lanes=8)
+    assert sum(core.stats().preemptions for core in cores) > 0
+    assert cache_hit_share(level.records) < cache_hit_share(ample.records)
+
+
+def test_without_token_times_only_the_gaps_are_missing():
+    kept, _, _ = play()
+    short, _, _ = play(token_times=False)
+    assert facts(kept) == facts(short)
+    assert [r.last_token for r in kept.records] == [r.last_token for r in short.records]
+    assert all(len(r.token_offsets) == 0 for r in short.records)
+
+
+def test_a_handed_over_request_is_prefilled_once():
+    level, fleet, cores = play(split=True)
+    decode, prefill = cores[0].stats(), cores[1].stats()
+    done = [r for r in level.records if r.status == "ok"]
+    assert prefill.generated_tokens >= len(done)
+    # What a decode engine computes of a prompt is its last token.
+    assert decode.computed_prompt_tokens <= len(level.records)
+    assert 0 < fleet.handed_over_tokens < sum(r.prompt_tokens for r in level.records)
+
+
+def test_sticky_routing_finds_more_than_round_robin():
+    sticky, _, _ = play(lanes=6, replicas=3)
+    spread, _, _ = play(lanes=6, replicas=3, policy="round_robin")
+    aware, _, _ = play(lanes=6, replicas=3, policy="prefix_aware")
+    assert cache_hit_share(sticky.records) > cache_hit_share(spread.records) + 0.1
+    assert cache_hit_share(aware.records) > cache_hit_share(spread.records) + 0.1
+
+
+def test_a_busy_front_end_delays_first_tokens():
+    free, _, _ = play(lanes=8, duration=60.0)
+    busy, _, _ = play(lanes=8, duration=60.0, front_end_cores=1)
+
+    def mean_ttft(level):
+        return np.mean([r.ttft for r in level.records if r.ttft is not None])
+
+    assert mean_ttft(busy) > mean_ttft(free) + 0.5e-3
