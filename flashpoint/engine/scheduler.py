@@ -47,6 +47,14 @@ class Scheduler:
         for name, value in (("capacity.blocks", capacity.blocks), ("capacity.slots", capacity.slots)):
             if value < 1:
                 raise InvalidValue(name, value, "at least 1")
+        verified = config.max_running * (1 + capacity.draft_tokens)
+        if config.max_step_tokens < verified:
+            raise InvalidValue(
+                "max_step_tokens",
+                config.max_step_tokens,
+                f"at least {verified}: {1 + capacity.draft_tokens} rows for each of max_running = "
+                f"{config.max_running}",
+            )
         self._config = config
         self._capacity = capacity
         self._replay = Replay.of(config, capacity.cache_spec)

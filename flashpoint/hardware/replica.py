@@ -54,8 +54,17 @@ class _Rank(Generic[S]):
     plan: StepPlan | None = None
     most: int = 0
     done: int = 0
+    first: RankRows[S] | None = None
+    last: RankRows[S] | None = None
     ends: list[Moments] = field(default_factory=list)
     arrived: bool = False
+
+    def rows(self, step: int) -> RankRows[S]:
+        """What step `step` of the plan computes; in between only positions move on."""
+        assert self.first is not None and self.last is not None
+        if not step:
+            return self.first
+        return self.last if step == self.most - 1 else self.first.toward(self.last, step / (self.most - 1))
 
 
 class Replica(Generic[S]):
@@ -66,13 +75,16 @@ class Replica(Generic[S]):
         clock: VirtualClock,
         cores: list[tuple[EngineCore, VirtualRank[S]]],
         timer: StepTimer[S],
+        load: Callable[[S, S], float],
         *,
         token_times: bool,
     ) -> None:
-        """`token_times`: tell when each token came, and not only the first and the last of an event."""
+        """`load`: how busy a rank is with (encoder, decoder) rows; the busiest one is timed.
+        `token_times`: tell when each token came, and not only the first and the last of an event."""
         self._clock = clock
         self._ranks = [_Rank(core, executor) for core, executor in cores]
         self._timer = timer
+        self._load = load
         self._token_times = token_times
         self._segment: Moments | None = None
         self._segment_start = 0.0
@@ -142,19 +154,25 @@ class Replica(Generic[S]):
         rank.arrived = False
         rank.plan = rank.core.begin()
         rank.done, rank.ends = 0, []
-        rank.most = 0 if rank.plan is None else rank.executor.most_steps(rank.plan)
+        if rank.plan is not None:
+            rank.most = rank.executor.most_steps(rank.plan)
+            rank.first = rank.last = rank.executor.rows(rank.plan, 0)
+            if rank.most > 1:
+                rank.last = rank.executor.rows(rank.plan, rank.most - 1)
 
     def _seconds(self, further: int) -> float:
-        rows: list[RankRows[S]] = [
-            rank.executor.rows(rank.plan, rank.done + further)
-            for rank in self._ranks
-            if rank.plan is not None
-        ]
-        encoder_rows = sum(r.encoder.rows for r in rows)
-        decoder_rows = sum(r.decoder.rows for r in rows)
-        return max(
-            self._timer(StepShape(r.encoder, r.decoder, r.head_rows, r.drafted, encoder_rows, decoder_rows))
-            for r in rows
+        """Of the slowest rank, `further` steps on."""
+        rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.plan is not None]
+        busiest = rows[0] if len(rows) == 1 else max(rows, key=lambda r: self._load(r.encoder, r.decoder))
+        return self._timer(
+            StepShape(
+                busiest.encoder,
+                busiest.decoder,
+                busiest.head_rows,
+                busiest.drafted,
+                sum(r.encoder.rows for r in rows),
+                sum(r.decoder.rows for r in rows),
+            )
         )
 
     def _interrupt(self, number: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
+import numpy as np
+
 from flashpoint.cache.transfer import Run
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.plan import Chunk, Sampled, StepPlan, StepResult
@@ -20,6 +22,15 @@ class RankRows(Generic[S]):
     decoder: S
     head_rows: int
     drafted: int
+
+    def toward(self, other: RankRows[S], share: float) -> RankRows[S]:
+        """The step between this one (share 0) and a later, equal one (share 1)."""
+        return RankRows(
+            self.encoder.toward(other.encoder, share),
+            self.decoder.toward(other.decoder, share),
+            self.head_rows,
+            self.drafted,
+        )
 
 
 class VirtualRank(Generic[S]):
@@ -51,10 +62,15 @@ class VirtualRank(Generic[S]):
         """What the step computes when `after` equal steps came before it."""
         encoder = decoder = self._work.sums(0, 0)
         head_rows = 0
+        verify = self._capacity.draft_tokens + 1
+        firsts = []
         for chunk in plan.chunks:
             first = chunk.start
             if after:
                 first += self._acceptance.tokens_after(chunk.request_id, _generated(chunk), after)
+            if chunk.rows == verify and chunk.decoder_rows is None and chunk.sampling is not None:
+                firsts.append(first)
+                continue
             every = self._work.sums(first, chunk.rows)
             encoder = encoder + every
             if chunk.decoder_rows is None or chunk.decoder_rows >= chunk.rows:
@@ -65,6 +81,10 @@ class VirtualRank(Generic[S]):
                 )
             if chunk.sampling is not None:
                 head_rows += 1 + chunk.draft_tokens
+        if firsts:
+            every = self._work.sums_of(np.array(firsts, dtype=np.int64), verify)
+            encoder, decoder = encoder + every, decoder + every
+            head_rows += every.rows
         sampling = sum(chunk.sampling is not None for chunk in plan.chunks)
         return RankRows(encoder, decoder, head_rows, sampling if self._capacity.draft_tokens else 0)
 

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from flashpoint.parallel.layout import Layout
 
 Precision = Literal["fp4", "fp8", "bf16", "fp32"]
@@ -71,6 +74,10 @@ class Sums(Protocol):
 
     def __add__(self, other: Self) -> Self: ...
 
+    def toward(self, other: Self, share: float) -> Self:
+        """Sums between these (share 0) and `other` (share 1)."""
+        ...
+
 
 S = TypeVar("S", bound=Sums)
 
@@ -97,6 +104,14 @@ class ModelWork(Protocol[S]):
 
     def sums(self, first: int, rows: int) -> S:
         """Sums of `rows` rows at positions `first`, `first` + 1, …"""
+        ...
+
+    def sums_of(self, firsts: npt.NDArray[np.int64], rows: int) -> S:
+        """Sums of many sequences, each with `rows` rows from its own first position on."""
+        ...
+
+    def load(self, encoder: S, decoder: S) -> float:
+        """A measure of how busy a rank is with its rows, to find the busiest one."""
         ...
 
     def step(self, shape: StepShape[S], layout: Layout) -> StepWork:

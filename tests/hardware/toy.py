@@ -27,10 +27,19 @@ class ToySums:
     def __add__(self, other):
         return ToySums(self.rows + other.rows, self.positions + other.positions)
 
+    def toward(self, other, share):
+        return ToySums(self.rows, self.positions + (other.positions - self.positions) * share)
+
 
 class ToyWork:
     def sums(self, first, rows):
         return ToySums(rows, rows * first + rows * (rows - 1) // 2)
+
+    def sums_of(self, firsts, rows):
+        return ToySums(rows * len(firsts), int(rows * firsts.sum()) + len(firsts) * rows * (rows - 1) // 2)
+
+    def load(self, encoder, decoder):
+        return decoder.positions
 
     def step(self, shape, layout):
         return StepWork({})
@@ -67,4 +76,5 @@ def toy_cores(
 def toy_replica(clock=None, token_times=True, timer=toy_seconds, **options):
     clock = clock or VirtualClock()
     pairs = toy_cores(clock, **options)
-    return clock, Replica(clock, pairs, timer, token_times=token_times), [core for core, _ in pairs]
+    replica = Replica(clock, pairs, timer, ToyWork().load, token_times=token_times)
+    return clock, replica, [core for core, _ in pairs]

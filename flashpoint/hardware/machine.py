@@ -1,0 +1,154 @@
+"""A machine as data: what one accelerator can do, how much of it engines get, and who says so.
+
+Every number is published, measured or a prior. Published and measured numbers may have a range, priors must:
+`Machine.at` gives the machine at the slow, middle or fast end of all ranges, and reports carry the three.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flashpoint.errors import InvalidValue
+
+PROFILES = Path(__file__).parent / "profiles"
+End = Literal["slow", "middle", "fast"]
+
+# Numbers of which less is faster.
+_COSTS = {"kernel_latency", "launch_gap", "exchange_latency", "link_latency", "nic_latency", "step_overhead"}
+
+
+class Number(BaseModel):
+    """A number with its source. `low` and `high` are the smallest and the largest it may be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    value: float = Field(ge=0)
+    kind: Literal["published", "measured", "prior"]
+    source: str = Field(min_length=3)
+    low: float | None = Field(default=None, ge=0)
+    high: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Number:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high go together")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError("expected low <= value <= high")
+        if self.kind == "prior" and self.low is None:
+            raise ValueError("a prior states its range: low and high")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One kind of accelerator in its rack; numbers are per accelerator.
+
+    fp4 … fp32: dense FLOP/s.  memory, memory_bandwidth: bytes usable, bytes/s.
+    link_bandwidth, link_latency: scale-up link, bytes/s one way and s.  domain: accelerators that it joins.
+    nic_bandwidth, nic_latency: beyond the domain.  host_bandwidth: to CPU memory, bytes/s.
+    watts: all in.  price: $ per hour.
+    memory_share, math_share: what large kernels reach of the peaks; moe_*: what grouped expert kernels reach.
+    link_share: what exchanges reach of the link.
+    kernel_latency: s between dependent kernels in a graph.  launch_gap: s more per kernel without graphs.
+    exchange_latency: s of a collective that moves nothing.  step_overhead: s of a step on the host, in sight.
+    """
+
+    name: str
+    fp4: float
+    fp8: float
+    bf16: float
+    fp32: float
+    memory: float
+    memory_bandwidth: float
+    link_bandwidth: float
+    link_latency: float
+    domain: int
+    nic_bandwidth: float
+    nic_latency: float
+    host_bandwidth: float
+    watts: float
+    price: float
+    memory_share: float
+    math_share: float
+    moe_memory_share: float
+    moe_math_share: float
+    link_share: float
+    kernel_latency: float
+    launch_gap: float
+    exchange_latency: float
+    step_overhead: float
+    numbers: dict[str, Number] = field(default_factory=dict, compare=False, hash=False, repr=False)
+    note: str = ""
+
+    def at(self, end: End) -> Machine:
+        """The machine with every number at the slow, middle or fast end of its range."""
+        values: dict[str, Any] = {name: _at(name, number, end) for name, number in self.numbers.items()}
+        return replace(self, **values)
+
+    def with_number(self, name: str, value: float, source: str) -> Machine:
+        """The machine with one number measured or fitted."""
+        number = Number(value=value, kind="measured", source=source)
+        changed: dict[str, Any] = {name: _at(name, number, "middle")}
+        return replace(self, numbers={**self.numbers, name: number}, **changed)
+
+    def as_json(self) -> dict[str, Any]:
+        """As a profile file holds it."""
+        shown = {name: number.model_dump(exclude_none=True) for name, number in self.numbers.items()}
+        return {"name": self.name, "note": self.note, "numbers": shown}
+
+
+NUMBERS = tuple(f.name for f in fields(Machine) if f.name not in ("name", "numbers", "note"))
+
+
+class _Profile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1)
+    note: str = ""
+    numbers: dict[str, Number]
+
+
+def load_machine(name: str) -> Machine:
+    """A machine by its profile's name, or from a profile file. Raises InvalidValue naming file and field."""
+    path = PROFILES / f"{name.lower()}.json"
+    if not path.is_file():
+        path = Path(name)
+    if not path.is_file():
+        raise InvalidValue("hardware", name, f"a profile file, or one of {', '.join(machine_names())}")
+    return read_machine(path)
+
+
+def read_machine(path: Path) -> Machine:
+    """A machine from a profile file. Raises InvalidValue naming file and field."""
+    try:
+        profile = _Profile.model_validate(json.loads(path.read_bytes()))
+    except (OSError, json.JSONDecodeError) as error:
+        raise InvalidValue(f"{path}", "the file", f"a JSON object ({error})") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "profile"
+        raise InvalidValue(f"{path}, {place}", repr(first["input"])[:80], first["msg"]) from error
+    unknown, missing = profile.numbers.keys() - set(NUMBERS), set(NUMBERS) - profile.numbers.keys()
+    if unknown:
+        raise InvalidValue(f"{path}, numbers", sorted(unknown), f"some of {', '.join(NUMBERS)}")
+    if missing:
+        raise InvalidValue(f"{path}, numbers", f"without {', '.join(sorted(missing))}", "all of them")
+    values: dict[str, Any] = {name: _at(name, n, "middle") for name, n in profile.numbers.items()}
+    return Machine(name=profile.name, numbers=profile.numbers, note=profile.note, **values)
+
+
+def machine_names() -> list[str]:
+    """The machines that come with flashpoint."""
+    return sorted(path.stem for path in PROFILES.glob("*.json"))
+
+
+def _at(name: str, number: Number, end: End) -> float:
+    value = number.value
+    if number.low is not None and number.high is not None and end != "middle":
+        value = number.low if (end == "slow") != (name in _COSTS) else number.high
+    return int(value) if name == "domain" else value
