@@ -26,6 +26,7 @@ from flashpoint.errors import FlashpointError
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.options import takes
 from flashpoint.server.config import ServerConfig
+from flashpoint.simulate.config import DeploymentConfig
 
 if TYPE_CHECKING:
     from flashpoint.agentx.traces.corpus import Corpus
@@ -131,6 +132,21 @@ def replay_engine(
         model=checkpoint.resolve().name,
         settings=plain(sized, executor, tiers),
     )
+    if as_json:
+        print(json.dumps(summary.as_dict()))
+    else:
+        _print_wide(render_table(summary))
+    return summary.exit_code
+
+
+@app.command()
+@takes(LoadConfig, DeploymentConfig)
+def simulate(load: LoadConfig, deployment: DeploymentConfig, as_json: AsJson = False) -> int:
+    """Replay agent sessions into a deployment in virtual time: hardware that is not here."""
+    from flashpoint.agentx.table import render_table
+    from flashpoint.simulate.run import run_simulation
+
+    summary = run_simulation(load, deployment)
     if as_json:
         print(json.dumps(summary.as_dict()))
     else:

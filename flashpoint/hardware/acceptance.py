@@ -49,41 +49,39 @@ class ForcedAcceptance:
         if not 1 <= mean <= draft_tokens + 1:
             raise InvalidValue("acceptance", float(mean), f"1 to {draft_tokens + 1} tokens a step")
         self.draft_tokens = draft_tokens
-        self.mean = mean
+        self._tokens, self._per = mean.numerator, mean.denominator
         self._phases: dict[str, int] = {}
 
     def tokens_after(self, request_id: str, generated: int, steps: int) -> int:
         """See Acceptance. Never less than `steps`."""
-        done = self._steps_done(request_id, generated)
-        return self._total(request_id, done + steps) - max(generated, 1)
+        known = max(generated, 1)
+        phase = self._phase(request_id)
+        done = self._steps_done(phase, known)
+        return 1 + (self._tokens * (done + steps) + phase) // self._per - known
 
     def steps_for(self, request_id: str, generated: int, tokens: int) -> int:
         """See Acceptance."""
-        done = self._steps_done(request_id, generated)
-        wanted = max(generated, 1) + tokens
-        return self._steps_to(request_id, wanted) - done
+        known = max(generated, 1)
+        phase = self._phase(request_id)
+        return self._steps_to(phase, known + tokens) - self._steps_done(phase, known)
 
     def forget(self, request_id: str) -> None:
         """Drop the request's phase."""
         self._phases.pop(request_id, None)
 
-    def _total(self, request_id: str, steps: int) -> int:
-        return 1 + (self.mean.numerator * steps + self._phase(request_id)) // self.mean.denominator
-
-    def _steps_to(self, request_id: str, total: int) -> int:
+    def _steps_to(self, phase: int, total: int) -> int:
         """Steps until an answer has at least `total` tokens."""
-        missing = (total - 1) * self.mean.denominator - self._phase(request_id)
-        return max(0, -(-missing // self.mean.numerator))
+        return max(0, -(((1 - total) * self._per + phase) // self._tokens))
 
-    def _steps_done(self, request_id: str, generated: int) -> int:
-        """Steps behind an answer of `generated` tokens: the most that give no more than that."""
-        steps = self._steps_to(request_id, max(generated, 1))
-        return steps if self._total(request_id, steps) <= max(generated, 1) else steps - 1
+    def _steps_done(self, phase: int, known: int) -> int:
+        """Steps behind an answer of `known` tokens: the most that give no more than that."""
+        steps = self._steps_to(phase, known)
+        return steps if 1 + (self._tokens * steps + phase) // self._per <= known else steps - 1
 
     def _phase(self, request_id: str) -> int:
         phase = self._phases.get(request_id)
         if phase is None:
-            phase = self._phases[request_id] = _digest(request_id) % self.mean.denominator
+            phase = self._phases[request_id] = _digest(request_id) % self._per
         return phase
 
 

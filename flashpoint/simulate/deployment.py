@@ -1,0 +1,209 @@
+"""From options to a fleet in virtual time: what fits into memory, and how long its steps take."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from flashpoint.cache.spec import CacheSpec
+from flashpoint.engine.config import EngineConfig
+from flashpoint.engine.core import EngineCore
+from flashpoint.engine.executor import Capacity
+from flashpoint.engine.scheduler import Scheduler
+from flashpoint.errors import InvalidValue
+from flashpoint.hardware.acceptance import make_acceptance
+from flashpoint.hardware.cost import CostOptions, step_time
+from flashpoint.hardware.machine import Machine, load_machine
+from flashpoint.hardware.replica import Replica
+from flashpoint.hardware.virtual_clock import VirtualClock
+from flashpoint.hardware.virtual_rank import VirtualRank
+from flashpoint.models.deepseek_v41.cache_spec import cache_spec
+from flashpoint.models.deepseek_v41.config import TextConfig
+from flashpoint.models.deepseek_v41.memory import workspace_bytes
+from flashpoint.models.deepseek_v41.work import V41Work
+from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
+from flashpoint.models.deepseek_v41.work_kernels import decode_path
+from flashpoint.models.work import StepShape, StepWork
+from flashpoint.parallel.layout import Layout
+from flashpoint.parallel.router import Router
+from flashpoint.simulate.config import DeploymentConfig
+from flashpoint.simulate.fleet import EnginePool, Fleet
+from flashpoint.simulate.front_end import FrontEnd, FrontEndCost
+from flashpoint.simulate.models import load_text_config
+from flashpoint.sizes import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one accelerator's memory, by use."""
+
+    usable: float
+    weights: float
+    workspace: float
+    windows: float
+    block: int
+
+    @property
+    def blocks(self) -> int:
+        """Cache blocks that fit into what is left."""
+        return max(0, int((self.usable - self.weights - self.workspace - self.windows) // self.block))
+
+
+class Deployment:
+    """A model on a machine in a layout. Makes fleets, and prices single steps.
+
+    Raises InvalidValue, with the arithmetic, for what cannot be: weights that do not fit, experts that do not
+    divide, ranks beyond the machine's domain that have no network.
+    """
+
+    def __init__(
+        self,
+        config: DeploymentConfig,
+        machine: Machine | None = None,
+        *,
+        text: TextConfig | None = None,
+        formats: WorkFormats | None = None,
+        spec: CacheSpec | None = None,
+        token_share: int = 64,
+    ) -> None:
+        """machine: instead of the one that `config` names.  formats, spec: instead of the released ones.
+        token_share: tokens of a trace's block; a cache block is one or several of them."""
+        self.config = config
+        self.text = text or load_text_config(config.model)
+        self.machine = (machine or load_machine(config.hardware)).at(config.end)
+        self.formats = formats or released_formats(self.text, config.expert_math)
+        self.spec = spec or cache_spec(self.text, "codes")
+        if config.block_tokens % token_share:
+            raise InvalidValue(
+                "block_tokens", config.block_tokens, f"a multiple of {token_share}, the trace's"
+            )
+        self._names = config.block_tokens // token_share
+        path = decode_path(
+            fused_reductions=config.fused_reductions,
+            shared_in_routed=config.shared_in_routed,
+            early_loads=config.early_loads,
+        )
+        self.work = V41Work(self.text, self.formats, drafts=config.drafts > 0, skew=config.skew, path=path)
+        self.work.draft_tokens = config.drafts
+        self.options = CostOptions(config.graphs, config.early_loads, config.fused_reductions)
+        self.layout, self.prefill_layout = config.layouts()
+        for layout in (self.layout, self.prefill_layout):
+            if layout is not None:
+                self._check(layout)
+
+    @property
+    def accelerators(self) -> int:
+        """All of them."""
+        return self.config.accelerators
+
+    def memory(self, layout: Layout, step_tokens: int) -> RankMemory:
+        """How a rank's memory divides. Raises InvalidValue when not even one block is left."""
+        slots = self.config.sequences
+        memory = RankMemory(
+            usable=self.machine.memory * self.config.memory_use,
+            weights=self.work.weight_bytes(layout),
+            workspace=workspace_bytes(self.text, step_tokens, slots, 1) / layout.tp,
+            windows=float(self.spec.bytes_per_sequence * slots),
+            block=self.spec.block_bytes(self.config.block_tokens),
+        )
+        if memory.blocks < 1:
+            used = [memory.weights, memory.workspace, memory.windows]
+            names = ("weights", "a step's workspace", f"windows of {slots} sequences")
+            parts = ", ".join(f"{n} {format_size(round(v))}" for n, v in zip(names, used, strict=True))
+            raise InvalidValue(
+                "layout",
+                str(layout),
+                f"one whose ranks fit into {format_size(round(memory.usable))}, "
+                f"{self.config.memory_use:.0%} of {self.machine.name}; {parts} take "
+                f"{format_size(round(sum(used)))}",
+            )
+        return memory
+
+    def step_work(self, shape: StepShape[Any], layout: Layout) -> StepWork:
+        """The work of the busiest rank."""
+        return self.work.step(shape, layout)
+
+    def step_seconds(self, shape: StepShape[Any], layout: Layout) -> float:
+        """Seconds of a step of that shape."""
+        return step_time(self.work.step(shape, layout), self.machine, self.options).seconds
+
+    def hand_over_seconds(self, tokens: int) -> float:
+        """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""
+        m = self.machine
+        inside = self.accelerators <= m.domain
+        speed, latency = (m.link_bandwidth, m.link_latency) if inside else (m.nic_bandwidth, m.nic_latency)
+        per_token = self.spec.block_bytes(self.config.block_tokens) / self.config.block_tokens
+        moved = tokens * per_token + self.spec.bytes_per_sequence
+        return latency + m.exchange_latency + moved / (speed * m.link_share)
+
+    def fleet(self, clock: VirtualClock, seed: int) -> tuple[Fleet, list[EngineCore]]:
+        """A fresh fleet on `clock`, and its engines."""
+        c = self.config
+        engines = self._pool(clock, self.layout, c.replicas, c.step_tokens, c.drafts, seed)
+        prefill = None
+        if self.prefill_layout is not None:
+            prefill = self._pool(
+                clock, self.prefill_layout, c.prefill_replicas, c.prefill_step_tokens, 0, seed
+            )
+        front_end = FrontEnd(c.front_end_cores, FrontEndCost())
+        fleet = Fleet(clock, engines, prefill, front_end, self.hand_over_seconds)
+        pools = [engines] if prefill is None else [engines, prefill]
+        return fleet, [core for pool in pools for _, _, core in pool.engines]
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of the longest sequence that an engine takes."""
+        blocks = self.memory(self.layout, self.config.step_tokens).blocks
+        return min(self.text.max_position_embeddings, blocks * self.config.block_tokens)
+
+    def _pool(
+        self, clock: VirtualClock, layout: Layout, replicas: int, step_tokens: int, drafts: int, seed: int
+    ) -> EnginePool:
+        c = self.config
+        blocks = self.memory(layout, step_tokens).blocks
+        capacity = Capacity(
+            blocks=blocks,
+            block_tokens=c.block_tokens,
+            slots=c.sequences,
+            max_context=self.text.max_position_embeddings,
+            vocab_size=self.text.vocab_size,
+            cache_spec=self.spec,
+            draft_tokens=drafts,
+            block_names=self._names,
+        )
+        engine = EngineConfig(
+            max_step_tokens=step_tokens,
+            max_running=c.sequences,
+            max_waiting=1_000_000,
+            block_tokens=c.block_tokens,
+        )
+        timer = functools.partial(self.step_seconds, layout=layout)
+        made = []
+        for _ in range(replicas):
+            pairs = []
+            for _ in range(layout.dp):
+                acceptance = make_acceptance(
+                    c.acceptance_rule, c.tokens_per_step if drafts else type(c.acceptance)(1), drafts, seed
+                )
+                rank = VirtualRank(capacity, self.work, acceptance)
+                pairs.append((EngineCore(Scheduler(engine, capacity), rank, clock), rank))
+            replica = Replica(clock, pairs, timer, self.work.load, token_times=c.token_times)
+            made.append((replica, [core for core, _ in pairs]))
+        return EnginePool(made, Router(c.routing, replicas * layout.dp))
+
+    def _check(self, layout: Layout) -> None:
+        experts = self.text.n_routed_experts
+        if layout.ep > 1 and experts % layout.ep:
+            raise InvalidValue("layout", str(layout), f"EP that divides {experts} experts")
+        heads, groups = self.text.num_attention_heads, self.text.o_groups
+        if heads % layout.tp or groups % layout.tp:
+            raise InvalidValue("layout", str(layout), f"TP that divides {heads} heads and {groups} groups")
+        tokens = self.config.prefill_step_tokens if layout is self.prefill_layout else self.config.step_tokens
+        self.memory(layout, tokens)
+
+
+def at_every_end(config: DeploymentConfig) -> list[DeploymentConfig]:
+    """The deployment with the machine's numbers at the slow, middle and fast end of their ranges."""
+    return [dataclasses.replace(config, end=end) for end in ("slow", "middle", "fast")]
