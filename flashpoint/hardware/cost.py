@@ -31,11 +31,16 @@ class CostOptions:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step, by family and by what they were spent on. Families do not hold exchanges."""
+    """Seconds of a step, by family and by what they were spent on. Families do not hold exchanges.
+
+    floors: seconds it would take if one resource, at its physical peak, were all that counts; over `seconds`
+        that is the share of the machine's limit that the step reaches.
+    """
 
     seconds: float
     families: Mapping[Family, float]
     resources: Mapping[Resource, float]
+    floors: Mapping[Resource, float]
 
     @property
     def binding(self) -> Resource:
@@ -69,7 +74,19 @@ def step_time(work: StepWork, machine: Machine, options: CostOptions) -> StepTim
         resources["link"] += max(0.0, exchange_seconds(exchange, machine) - saved)
     resources["latency"] += machine.step_overhead
     total = sum(families.values()) + resources["link"] + machine.step_overhead
-    return StepTime(total, families, resources)
+    return StepTime(total, families, resources, floors(work, machine))
+
+
+def floors(work: StepWork, machine: Machine) -> dict[Resource, float]:
+    """See StepTime. No efficiency enters: nothing on this machine is faster."""
+    kernels = work.kernels.values()
+    sent = sum(exchange.count * exchange.bytes for exchange in work.exchanges)
+    return {
+        "memory": sum(k.device_bytes for k in kernels) / machine.memory_bandwidth,
+        "math": sum(n / peak(machine, p) for k in kernels for p, n in k.flops.items()),
+        "link": sent / machine.link_bandwidth if sent else 0.0,
+        "host": sum(k.host_bytes for k in kernels) / machine.host_bandwidth,
+    }
 
 
 def memory_seconds(family: Family, kernels: KernelWork, machine: Machine) -> float:
@@ -90,26 +107,3 @@ def peak(machine: Machine, precision: Precision) -> float:
         if value := getattr(machine, candidate):
             return float(value)
     raise ValueError(f"{machine.name} multiplies in no precision")
-
-
-@dataclass(frozen=True, slots=True)
-class LimitShares:
-    """What of each limit of the machine a step of known length used, 0 to 1: bytes or FLOPs / (limit · s)."""
-
-    memory: float
-    math: float
-    link: float
-    host: float
-
-
-def limit_shares(work: StepWork, machine: Machine, seconds: float) -> LimitShares:
-    """Shares of the physical limits, efficiencies not considered; `seconds` is how long the step took."""
-    kernels = work.kernels.values()
-    math = sum(flops / peak(machine, precision) for k in kernels for precision, flops in k.flops.items())
-    sent = sum(exchange.count * exchange.bytes for exchange in work.exchanges)
-    return LimitShares(
-        sum(k.device_bytes for k in kernels) / machine.memory_bandwidth / seconds,
-        math / seconds,
-        sent / machine.link_bandwidth / seconds if machine.link_bandwidth else 0.0,
-        sum(k.host_bytes for k in kernels) / machine.host_bandwidth / seconds,
-    )

@@ -18,6 +18,7 @@ from flashpoint.engine.core import EngineCore
 from flashpoint.engine.events import TokenEvent
 from flashpoint.engine.plan import StepPlan
 from flashpoint.engine.request import Request
+from flashpoint.hardware.cost import Resource, StepTime
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import RankRows, VirtualRank
 from flashpoint.models.work import S, StepShape
@@ -26,11 +27,27 @@ Moments = npt.NDArray[np.float64]
 
 
 class StepTimer(Protocol[S]):
-    """How long a rank's step takes, in seconds."""
+    """How long a rank's step takes."""
 
-    def __call__(self, shape: StepShape[S]) -> float:
-        """Seconds of one step."""
+    def __call__(self, shape: StepShape[S]) -> StepTime:
+        """The time of one step, and what it is spent on."""
         ...
+
+
+@dataclass(slots=True)
+class TimeUse:
+    """Seconds of a replica's busiest ranks, added up over steps; see `StepTime`."""
+
+    seconds: float = 0.0
+    resources: dict[Resource, float] = field(default_factory=dict)
+    floors: dict[Resource, float] = field(default_factory=dict)
+
+    def add(self, time: StepTime, steps: float) -> None:
+        """`steps` steps of that time."""
+        self.seconds += time.seconds * steps
+        for sums, values in ((self.resources, time.resources), (self.floors, time.floors)):
+            for resource, seconds in values.items():
+                sums[resource] = sums.get(resource, 0.0) + seconds * steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +104,8 @@ class Replica(Generic[S]):
         self._load = load
         self._token_times = token_times
         self._segment: Moments | None = None
-        self._segment_start = 0.0
-        self.busy_seconds = 0.0
+        self._times: tuple[StepTime, StepTime] | None = None
+        self.use = TimeUse()
 
     @property
     def next_end(self) -> float | None:
@@ -110,7 +127,7 @@ class Replica(Generic[S]):
         delivered: list[Delivery] = []
         if self._segment is not None:
             segment, self._segment = self._segment, None
-            self.busy_seconds += float(segment[-1]) - self._segment_start
+            self._count(len(segment))
             for rank in self._ranks:
                 if rank.plan is not None:
                     rank.done += len(segment)
@@ -124,6 +141,7 @@ class Replica(Generic[S]):
         segment, self._segment = self._segment, None
         ended = np.empty(0) if segment is None else segment
         ended = ended[: np.searchsorted(ended, self._clock.now(), "right")]
+        self._count(len(ended))
         delivered: list[Delivery] = []
         for rank in self._ranks:
             if rank.plan is not None and rank.done + len(ended):
@@ -143,12 +161,17 @@ class Replica(Generic[S]):
         if not working:
             return
         steps = min(rank.most - rank.done for rank in working)
-        first = self._seconds(0)
-        last = first if steps == 1 else self._seconds(steps - 1)
+        first = self._time(0)
+        last = first if steps == 1 else self._time(steps - 1)
+        self._times = first, last
         # Between two equal steps only positions move on, on which time depends almost linearly.
-        seconds = np.linspace(first, last, steps) if steps > 1 else np.array([first])
-        self._segment_start = self._clock.now()
-        self._segment = self._segment_start + np.cumsum(seconds)
+        seconds = np.linspace(first.seconds, last.seconds, steps) if steps > 1 else np.array([first.seconds])
+        self._segment = self._clock.now() + np.cumsum(seconds)
+
+    def _count(self, steps: int) -> None:
+        if self._times is not None and steps:
+            for time in self._times:
+                self.use.add(time, steps / 2)
 
     def _plan(self, rank: _Rank[S]) -> None:
         rank.arrived = False
@@ -160,7 +183,7 @@ class Replica(Generic[S]):
             if rank.most > 1:
                 rank.last = rank.executor.rows(rank.plan, rank.most - 1)
 
-    def _seconds(self, further: int) -> float:
+    def _time(self, further: int) -> StepTime:
         """Of the slowest rank, `further` steps on."""
         rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.plan is not None]
         busiest = rows[0] if len(rows) == 1 else max(rows, key=lambda r: self._load(r.encoder, r.decoder))

@@ -14,7 +14,7 @@ from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import make_acceptance
-from flashpoint.hardware.cost import CostOptions, step_time
+from flashpoint.hardware.cost import CostOptions, StepTime, step_time
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -125,9 +125,9 @@ class Deployment:
         """The work of the busiest rank."""
         return self.work.step(shape, layout)
 
-    def step_seconds(self, shape: StepShape[Any], layout: Layout) -> float:
-        """Seconds of a step of that shape."""
-        return step_time(self.work.step(shape, layout), self.machine, self.options).seconds
+    def step_time(self, shape: StepShape[Any], layout: Layout) -> StepTime:
+        """How long a step of that shape takes."""
+        return step_time(self.work.step(shape, layout), self.machine, self.options)
 
     def hand_over_seconds(self, tokens: int) -> float:
         """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""
@@ -179,7 +179,7 @@ class Deployment:
             max_waiting=1_000_000,
             block_tokens=c.block_tokens,
         )
-        timer = functools.partial(self.step_seconds, layout=layout)
+        timer = functools.partial(self.step_time, layout=layout)
         made = []
         for _ in range(replicas):
             pairs = []

@@ -11,6 +11,7 @@ from flashpoint.engine.core import EngineCore
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.hardware.acceptance import ForcedAcceptance
+from flashpoint.hardware.cost import StepTime
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import VirtualRank
@@ -45,8 +46,9 @@ class ToyWork:
         return StepWork({})
 
 
-def toy_seconds(shape: StepShape) -> float:
-    return STEP + ROW * shape.group_encoder_rows + POSITION * shape.decoder.positions
+def toy_time(shape: StepShape) -> StepTime:
+    seconds = STEP + ROW * shape.group_encoder_rows + POSITION * shape.decoder.positions
+    return StepTime(seconds, {}, {"math": seconds}, {"math": seconds / 2})
 
 
 SPEC = CacheSpec(
@@ -73,7 +75,7 @@ def toy_cores(
     return pairs
 
 
-def toy_replica(clock=None, token_times=True, timer=toy_seconds, **options):
+def toy_replica(clock=None, token_times=True, timer=toy_time, **options):
     clock = clock or VirtualClock()
     pairs = toy_cores(clock, **options)
     replica = Replica(clock, pairs, timer, ToyWork().load, token_times=token_times)

@@ -15,7 +15,7 @@ from flashpoint.parallel.router import Router
 from flashpoint.simulate.fleet import EnginePool, Fleet
 from flashpoint.simulate.front_end import FrontEnd, FrontEndCost
 from flashpoint.simulate.level import VirtualLevel
-from tests.hardware.toy import ToyWork, toy_cores, toy_seconds
+from tests.hardware.toy import ToyWork, toy_cores, toy_time
 
 RECIPE = Recipe(sessions=12, seed=5, scale=Fraction(1, 16), max_turns=40)
 
@@ -25,7 +25,7 @@ def toy_pool(clock, policy="session_sticky", replicas=1, ranks=1, token_times=Tr
     made = []
     for _ in range(replicas):
         pairs = toy_cores(clock, ranks=ranks, **options)
-        replica = Replica(clock, pairs, toy_seconds, ToyWork().load, token_times=token_times)
+        replica = Replica(clock, pairs, toy_time, ToyWork().load, token_times=token_times)
         made.append((replica, [core for core, _ in pairs]))
     pool = EnginePool(made, Router(policy, replicas * ranks))
     return pool, [core for _, _, core in pool.engines]
