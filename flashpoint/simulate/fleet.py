@@ -12,6 +12,7 @@ from flashpoint.cache.int32_buffer import Int32s
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.sampling import SamplingParams
 from flashpoint.errors import InvalidValue, RequestTooLong
+from flashpoint.hardware.cost import Resource
 from flashpoint.hardware.named_request import FreshNames, NamedRequest
 from flashpoint.hardware.replica import Delivery, Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -135,6 +136,16 @@ class Fleet:
         pools = [pool for pool in (self._prefill, self._engines) if pool is not None]
         halted = [delivery for pool in pools for replica in pool.replicas for delivery in replica.halt()]
         return [heard for delivery in halted for heard in self._heard(delivery)]
+
+    def time_use(self) -> tuple[dict[Resource, float], dict[Resource, float], int]:
+        """Seconds by resource, floors by resource (see `StepTime`), and how many replicas spent them."""
+        replicas = [r for pool in (self._engines, self._prefill) if pool is not None for r in pool.replicas]
+        sums: tuple[dict[Resource, float], dict[Resource, float]] = ({}, {})
+        for replica in replicas:
+            for total, part in zip(sums, (replica.use.resources, replica.use.floors), strict=True):
+                for resource, seconds in part.items():
+                    total[resource] = total.get(resource, 0.0) + seconds
+        return *sums, len(replicas)
 
     def settle(self) -> None:
         """All that arrives now has arrived: replicas that stand still begin their next steps."""
