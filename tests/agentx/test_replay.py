@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from flashpoint.agentx.archive import read_archive
+from flashpoint.agentx.client import ChatClient
 from flashpoint.agentx.prompts.tokenizer import standard_tokenizer
 from flashpoint.agentx.replay import ServerUnusableError, run_replay
 from flashpoint.agentx.replay_config import ReplayConfig
@@ -155,6 +156,17 @@ def test_some_failures_are_counted_and_in_no_figure(tmp_path: Path) -> None:
     assert summary.run.status == "complete" and level.errors >= 1
     assert level.requests == level.ok + level.errors + level.cancelled + level.overflows
     assert any("failed and are not in the figures" in text for text in level.warnings)
+
+
+def test_an_error_of_this_program_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that raises must not leave its lane waiting until the time is over."""
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ChatClient, "stream", broken)
+    with MockServer() as server, pytest.raises(RuntimeError, match="a defect"):
+        replay(tmp_path, server, warmup_grace=3.0)
 
 
 def test_an_overflow_ends_a_session_and_is_no_error(tmp_path: Path) -> None:
