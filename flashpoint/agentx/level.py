@@ -114,6 +114,8 @@ class Level:
         for result in (*self._broken, *results):
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
+        if self.cut is TIME_UP and not await self._watch.alive():
+            self.cut = SERVER_LOST  # lost just before the end, and noticed only now
 
     def _request_over(self, task: asyncio.Task[None]) -> None:
         """Let go of a request; one that raised ends the level, as its lane would wait for it for ever."""
