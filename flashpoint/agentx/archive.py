@@ -205,11 +205,19 @@ class Archive:
 
     def series(self) -> pa.Table | None:
         """The server's metrics (`SERIES_SCHEMA`); None where none were scraped."""
-        return _optional_table(self.path / SERIES_FILE)
+        return (
+            _read_table(self.path / SERIES_FILE, SERIES_SCHEMA)
+            if (self.path / SERIES_FILE).exists()
+            else None
+        )
 
     def steps(self) -> pa.Table | None:
         """The engine's steps (`STEPS_SCHEMA`); None where the engine is not ours."""
-        return _optional_table(self.path / STEPS_FILE)
+        return self._optional(STEPS_FILE, STEPS_SCHEMA)
+
+    def _optional(self, name: str, schema: pa.Schema) -> pa.Table | None:
+        path = self.path / name
+        return _read_table(path, schema) if path.exists() else None
 
     def level(self, level: int) -> list[RequestRecord]:
         """The requests of one concurrency level, in order of their start."""
@@ -298,7 +306,11 @@ def read_archive(path: str | Path) -> Archive:
             f"{path}: not a folder; a run archive is the folder that `flashpoint replay` wrote"
         )
     run = _read_run(path / RUN_FILE)
-    records = [record for record in _read_requests(path / REQUESTS_FILE) if record.level < len(run.levels)]
+    records = [
+        record
+        for record in from_table(_read_table(path / REQUESTS_FILE, SCHEMA))
+        if record.level < len(run.levels)
+    ]
     for number, info in enumerate(run.levels):
         found = sum(record.level == number for record in records)
         if info.level != number or found != info.requests:
@@ -320,25 +332,16 @@ def _read_run(path: Path) -> RunInfo:
         raise ArchiveError(f"{path}: not a run file of format version 2: {where}: {first['msg']}") from error
 
 
-def _read_requests(path: Path) -> list[RequestRecord]:
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise ArchiveError(f"{path}: not a readable Parquet file ({error})") from error
-    if not table.schema.equals(SCHEMA):
-        expected, found = set(map(str, SCHEMA)), set(map(str, table.schema))
+    if not table.schema.equals(schema):
+        expected, found = set(map(str, schema)), set(map(str, table.schema))
         difference = ", ".join(sorted(expected ^ found)) or "order of columns"
         raise ArchiveError(f"{path}: its columns are not those of a run archive (differs: {difference})")
-    return from_table(table)
-
-
-def _optional_table(path: Path) -> pa.Table | None:
-    if not path.exists():
-        return None
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise ArchiveError(f"{path}: not a readable Parquet file ({error})") from error
+    return table
 
 
 def to_table(records: Sequence[RequestRecord]) -> pa.Table:

@@ -24,6 +24,8 @@ from flashpoint.agentx.sse import SseError, SseParser
 ERROR_TEXT_LIMIT = 500
 ERROR_BODY_LIMIT = 2**16
 CHARACTERS_OF_IDS = "#:/@ "
+MOST_TOKENS = 2**24
+"""A larger count in `usage` is none: an arrival is kept for each output token, and no context is as long."""
 OVERFLOW_PHRASES = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
 """What servers say when a prompt exceeds their context window (spec section 3.6)."""
 
@@ -118,11 +120,14 @@ class Answer:
             text = delta.get("content") or ""
             reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
             tool_calls = delta.get("tool_calls")
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            finish_reason = choice.get("finish_reason")
         except (AttributeError, LookupError, TypeError) as error:
             raise SseError(f"an event that is not a chat completion chunk: {_shorten(data)}") from error
         if not isinstance(text, str) or not isinstance(reasoning, str):
             raise SseError(f"a delta whose content is not text: {_shorten(data)}")
+        if finish_reason is not None and not isinstance(finish_reason, str):
+            raise SseError(f"a finish reason that is not text: {_shorten(data)}")
+        self.finish_reason = finish_reason or self.finish_reason
         if not (text or reasoning or tool_calls):
             return
         self.chunk_times.append(now)
@@ -269,6 +274,6 @@ def _count(counts: dict[str, Any], key: str) -> int | None:
     value = counts.get(key)
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SseError(f"usage.{key} is {value!r}, not a count")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_TOKENS:
+        raise SseError(f"usage.{key} is {value!r}, not a count of tokens from 0 to {MOST_TOKENS}")
     return value

@@ -67,6 +67,8 @@ class Level:
         self._request_number = itertools.count()
         self._wake = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
+        self._broken: list[BaseException] = []
+        """What requests raised: errors of this program, as a server's are in the records."""
         self._judged = self._failed = 0
         self.records: list[RequestRecord] = []
         self.lateness: list[float] = []
@@ -93,7 +95,7 @@ class Level:
         self._lanes.start(time.monotonic())
         started = time.monotonic()
         try:
-            while self.cut is None:
+            while self.cut is None and not self._broken:
                 now = time.monotonic()
                 end = self._end(started)
                 if now >= end:
@@ -102,16 +104,25 @@ class Level:
                 for send in self._lanes.take(now):
                     task = asyncio.create_task(self._request(send))
                     self._open.add(task)
-                    task.add_done_callback(self._open.discard)
+                    task.add_done_callback(self._request_over)
                 due = self._lanes.next_due()
                 await self._sleep(min(end, end if due is None else due) - time.monotonic())
         finally:
             for task in (*stops, *self._open):
                 task.cancel()
             results = await asyncio.gather(*stops, *self._open, return_exceptions=True)
-        for result in results:
+        for result in (*self._broken, *results):
             if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
                 raise result
+        if self.cut is TIME_UP and not await self._watch.alive():
+            self.cut = SERVER_LOST  # lost just before the end, and noticed only now
+
+    def _request_over(self, task: asyncio.Task[None]) -> None:
+        """Let go of a request; one that raised ends the level, as its lane would wait for it for ever."""
+        self._open.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken.append(error)
+            self._wake.set()
 
     def _end(self, started: float) -> float:
         if self._lanes.measured_from is None:

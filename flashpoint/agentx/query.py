@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 import sys
 import types
@@ -21,6 +22,7 @@ import orjson
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flashpoint.agentx.archive import (
@@ -105,11 +107,21 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
         found = ", ".join(kind.name for kind in kinds) or "nothing"
         raise InvalidValue("query", sql, f"one statement that reads (select …), not: {found}")
     try:
-        return connection.sql(statements[0]).to_arrow_table()
+        rows = connection.sql(statements[0]).to_arrow_table()
     except (duckdb.BinderException, duckdb.CatalogException) as error:
         raise QueryError(f"{str(error).splitlines()[0]}\n{describe()}") from error
     except duckdb.Error as error:
         raise QueryError(str(error)) from error
+    return rows.rename_columns(_distinct(rows.column_names))
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names of columns, where one comes again with a number, so that no row loses a value."""
+    found: list[str] = []
+    for name in names:
+        again = (f"{name}_{number}" for number in itertools.count(2))
+        found.append(name if name not in found else next(n for n in again if n not in [*found, *names]))
+    return found
 
 
 def describe() -> str:
@@ -172,16 +184,16 @@ def _text(value: object) -> str:
 
 def print_table(rows: pa.Table) -> None:
     """Print the rows for reading; piped output is as wide as it needs to be."""
-    table = Table(*rows.column_names, box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*map(escape, rows.column_names), box=SIMPLE_HEAD, pad_edge=False)
     for row in rows.to_pylist():
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(escape(_cell(value)) for value in row.values()))
     console = Console()
     console.print(table, crop=False, soft_wrap=not console.is_terminal)
 
 
 def print_json(rows: pa.Table) -> None:
-    """Print the rows as a JSON list of objects."""
-    print(json.dumps(rows.to_pylist(), default=str))
+    """Print the rows as a JSON list of objects; what JSON cannot say is text, infinities and NaN are null."""
+    print(orjson.dumps(rows.to_pylist(), default=str).decode())
 
 
 def print_csv(rows: pa.Table) -> None:
@@ -189,7 +201,9 @@ def print_csv(rows: pa.Table) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(rows.column_names)
     for row in rows.to_pylist():
-        writer.writerow([json.dumps(v) if isinstance(v, list | dict) else v for v in row.values()])
+        writer.writerow(
+            [json.dumps(v, default=str) if isinstance(v, list | dict) else v for v in row.values()]
+        )
 
 
 def _cell(value: object) -> str:

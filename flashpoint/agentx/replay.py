@@ -69,6 +69,12 @@ class _Served:
     answer: Any
     entry: dict[str, Any]
 
+    @property
+    def window(self) -> int | None:
+        """The context window in tokens; None where the server names no usable one."""
+        length = self.entry.get("max_model_len")
+        return length if type(length) is int and length > 0 else None
+
 
 def run_replay(config: ReplayConfig, console: Console | None = None) -> RunSummary:
     """Replay as `config` says, write the archive, and return its figures, read back from disk.
@@ -101,8 +107,7 @@ async def _replay(config: ReplayConfig, corpus: Corpus, progress: ReplayProgress
     ) as client:
         served = await _find_model(client, config.model)
         tokenizer = _tokenizer(config, served, progress)
-        window = served.entry.get("max_model_len")
-        corpus = choose_sessions(config, corpus, window if isinstance(window, int) else None, progress.note)
+        corpus = choose_sessions(config, corpus, served.window, progress.note)
         source = TokenSource(load_corpus(config.prompt_text, tokenizer, config.seed), config.seed)
         run_id = secrets.token_hex(6)
         writer = ArchiveWriter(

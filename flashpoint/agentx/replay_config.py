@@ -107,6 +107,8 @@ class ReplayConfig(LoadConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "url", _server_root(self.url))
+        if self.metrics_url is not None:
+            _check_url("metrics_url", self.metrics_url, "http://HOST[:PORT]/PATH or https://HOST[:PORT]/PATH")
         for name in ("request_timeout", "stall_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InvalidValue(name, getattr(self, name), "seconds, a number above 0")
@@ -115,14 +117,22 @@ class ReplayConfig(LoadConfig):
 def _server_root(url: str) -> str:
     """The URL without a trailing slash or `/v1`."""
     expected = "http://HOST[:PORT] or https://HOST[:PORT]"
+    _check_url("url", url, expected)
+    if urlsplit(url).query or urlsplit(url).fragment:
+        raise InvalidValue("url", url, expected)
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _check_url(field: str, url: str, expected: str) -> None:
+    """Refuse what is no HTTP URL, and a password, as the archive would keep it."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        (parts.hostname or "").encode("idna")  # raises for a name that no resolver takes
         parts.port  # noqa: B018 (reading it raises for a port out of range)
     except ValueError:
         usable = False
-    if not usable or parts.query or parts.fragment:
-        raise InvalidValue("url", url, expected)
+    if not usable:
+        raise InvalidValue(field, url, expected)
     if parts.username is not None or parts.password is not None:
-        raise InvalidValue("url", f"{parts.scheme}://…@{parts.hostname}", f"{expected}, without a password")
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+        raise InvalidValue(field, f"{parts.scheme}://…@{parts.hostname}", f"{expected}, without a password")

@@ -63,7 +63,7 @@ def series_table(level: int, samples: Sequence[tuple[float, bytes]]) -> pa.Table
     for t, text in samples:
         try:
             families = list(text_string_to_metric_families(text.decode()))
-        except ValueError:
+        except (ValueError, LookupError):  # the parser raises either
             continue  # not the Prometheus format
         rows += [
             {"level": level, "t": t, "name": s.name, "labels": _labels(s.labels), "value": float(s.value)}

@@ -170,6 +170,8 @@ def test_no_server() -> None:
         b'{"choices": [{"delta": {"content": 5}}]}',
         b'{"usage": []}',
         b'{"usage": {"completion_tokens": 1.5}}',
+        b'{"usage": {"completion_tokens": 1000000000000}}',
+        b'{"choices": [{"delta": {}, "finish_reason": 5}]}',
         b'{"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}}}',
         b'{"error": "boom"}',
         b"\xff",

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from flashpoint.agentx.archive import SERIES_SCHEMA, STEPS_SCHEMA, ArchiveWriter
+from flashpoint.agentx.archive import SERIES_SCHEMA, STEPS_SCHEMA, ArchiveError, ArchiveWriter
 from flashpoint.agentx.query import SCHEMAS, QueryError, query
 from flashpoint.agentx.summary import summarize
 from flashpoint.cli import app
@@ -154,3 +154,24 @@ def test_output_forms(archives):
     ]
     assert "requests failed" in json.loads(table[2][3])[0]
     assert "concurrency" in printed() and "failed" in printed()
+
+
+def test_whatever_a_query_gives_can_be_printed(archives):
+    sql = "select 'nan'::double a, [date '2026-01-02'] b, '[/x]' c, 1 d, 2 d, 3 d_2"
+
+    def printed(*options):
+        done = CliRunner().invoke(app, ["query", str(archives[0].path), sql, *options])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    (row,) = json.loads(printed("--json"), parse_constant=pytest.fail)
+    # No value is lost where two columns have one name.
+    assert row == {"a": None, "b": ["2026-01-02"], "c": "[/x]", "d": 1, "d_3": 2, "d_2": 3}
+    assert "[/x]" in printed() and '[""2026-01-02""]' in printed("--csv")
+
+
+def test_a_table_of_other_columns_is_named(archives):
+    folder = archives[0].path
+    (folder / "steps.parquet").write_bytes((folder / "requests.parquet").read_bytes())
+    with pytest.raises(ArchiveError, match=r"steps\.parquet: its columns"):
+        query([folder], "select 1")

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from flashpoint.agentx.archive import read_archive
+from flashpoint.agentx.client import ChatClient
 from flashpoint.agentx.prompts.tokenizer import standard_tokenizer
 from flashpoint.agentx.replay import ServerUnusableError, run_replay
 from flashpoint.agentx.replay_config import ReplayConfig
@@ -157,6 +158,30 @@ def test_some_failures_are_counted_and_in_no_figure(tmp_path: Path) -> None:
     assert any("failed and are not in the figures" in text for text in level.warnings)
 
 
+def test_an_error_of_this_program_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that raises must not leave its lane waiting until the time is over."""
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(ChatClient, "stream", broken)
+    with MockServer() as server, pytest.raises(RuntimeError, match="a defect"):
+        replay(tmp_path, server, warmup_grace=3.0)
+
+
+def test_a_server_lost_just_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inquiry takes longer than what is left of the level, and is waited for."""
+
+    async def silent(_: ChatClient) -> bool:
+        return False
+
+    monkeypatch.setattr(ChatClient, "answers", silent)
+    faults = ["", "", "", "", "", "", "cut"]
+    with MockServer(Behaviour(faults=faults)) as server:
+        summary, _ = replay(tmp_path, server, concurrency=(1,), warmup_requests=0)
+    assert summary.run.status == "server_lost" and summary.exit_code == 1
+
+
 def test_an_overflow_ends_a_session_and_is_no_error(tmp_path: Path) -> None:
     faults = [""] * 8 + ["overflow" if i % 10 == 0 else "" for i in range(2000)]
     with MockServer(Behaviour(faults=faults)) as server:
@@ -200,6 +225,9 @@ def test_models_are_checked(tmp_path: Path) -> None:
     [
         ("url", "ftp://x"),
         ("url", "http://user:secret@host"),
+        ("url", "http://a..b"),
+        ("metrics_url", "metrics"),
+        ("metrics_url", "http://user:secret@host/metrics"),
         ("concurrency", (0,)),
         ("concurrency", (2, 2)),
         ("duration", 0.0),

@@ -60,8 +60,8 @@ def parse_amount(text: object) -> Amount:
         raise ValueError("an amount as text, such as 1.7M, 954K or 387")
     unit = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}[match[3]]
     decimals = len(match[2] or "")
-    if float(match[1]) <= 0:
-        raise ValueError("an amount above 0")
+    if not 0 < float(match[1]) * unit < float("inf"):
+        raise ValueError("an amount above 0 that a float can hold")
     return Amount(float(match[1]) * unit, 0.5 * 10**-decimals * unit)
 
 
@@ -183,6 +183,8 @@ def load_claim(name: str) -> Claim:
                 raise InvalidValue(
                     f"{path}, ratios.{number}.{side}", getattr(ratio, side), f"one of {', '.join(names)}"
                 )
+        if ratio.a == ratio.b:
+            raise InvalidValue(f"{path}, ratios.{number}.b", ratio.b, "another system than a")
     unknown = sorted(set(claim.stated) - set(CHECKS))
     if unknown:
         raise InvalidValue(f"{path}, stated", unknown, f"keys out of {', '.join(CHECKS)}")

@@ -39,6 +39,15 @@ class CompareConfig:
                 raise InvalidValue(name, value, "a number above 0")
         if self.per_dollar and self.per_watt:
             raise InvalidValue("per_dollar, per_watt", "both", "one of the two")
+        if self.at_throughput is not None and (self.per_dollar or self.per_watt):
+            raise InvalidValue("at_throughput", self.at_throughput, "--at, as costs divide throughputs only")
+        for unit, names in (("per_dollar", ("dollars_a", "dollars_b")), ("per_watt", ("kw_a", "kw_b"))):
+            for name in names:
+                if getattr(self, name) is not None and not getattr(self, unit):
+                    flag = unit.replace("_", "-")
+                    raise InvalidValue(
+                        name, getattr(self, name), f"--{flag} beside it, or it changes nothing"
+                    )
         if self.per_dollar and (self.dollars_a is None or self.dollars_b is None):
             raise InvalidValue("dollars_a, dollars_b", (self.dollars_a, self.dollars_b), "the price of both")
         if self.per_watt and (self.kw_a is None or self.kw_b is None):

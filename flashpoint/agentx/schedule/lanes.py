@@ -188,10 +188,6 @@ class Lanes:
         self._cap_session(play, now)
         self._cap_system(now)
 
-    def live_requests(self) -> int:
-        """Requests taken and not ended."""
-        return self._in_flight
-
     # Primers and warm-up
 
     def _primer_ended(self, send: Send, now: float, outcome: Outcome) -> None:

@@ -52,7 +52,7 @@ def test_amounts_know_their_rounding(text, value, rounding):
     assert (amount.value, amount.rounding) == (pytest.approx(value), pytest.approx(rounding))
 
 
-@pytest.mark.parametrize("text", ["", "fast", "-3", "0", 58, "1.7 million", None])
+@pytest.mark.parametrize("text", ["", "fast", "-3", "0", 58, "1.7 million", "9" * 400, None])
 def test_what_is_no_amount(text):
     with pytest.raises(ValueError, match="an amount"):
         parse_amount(text)
@@ -113,6 +113,7 @@ def test_contradictions_are_found(tmp_path):
         ({"systems": []}, "systems"),
         ({"surprise": 1}, "surprise"),
         ({"ratios": [{"a": "A", "b": "C", "at": "1", "ratio": "2", "source": "x"}]}, "ratios.0.b"),
+        ({"ratios": [{"a": "A", "b": "A", "at": "1", "ratio": "2", "source": "x"}]}, "another system"),
         ({"stated": {"colour": "red"}}, "stated"),
         ({"systems": [{"name": "A"}, {"name": "A"}], "ratios": []}, "every system once"),
     ],

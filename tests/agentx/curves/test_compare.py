@@ -101,6 +101,8 @@ def test_at_a_throughput():
         ({"at": 1, "per_dollar": True, "dollars_a": 3}, "dollars_a, dollars_b"),
         ({"at": 1, "per_watt": True}, "kw_a, kw_b"),
         ({"at": 1, "per_watt": True, "per_dollar": True}, "per_dollar, per_watt"),
+        ({"at": 1, "dollars_a": 3}, "dollars_a"),
+        ({"at_throughput": 1, "per_watt": True, "kw_a": 3, "kw_b": 2}, "at_throughput"),
     ],
 )
 def test_bad_options(values, field):
