@@ -26,7 +26,7 @@ from flashpoint.errors import FlashpointError
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.options import takes
 from flashpoint.server.config import ServerConfig
-from flashpoint.simulate.config import DeploymentConfig
+from flashpoint.simulate.config import DeploymentConfig, PlanConfig, ValidateConfig
 
 if TYPE_CHECKING:
     from flashpoint.agentx.traces.corpus import Corpus
@@ -41,6 +41,8 @@ checkpoint_app = typer.Typer(help="Look into checkpoints and make small ones.", 
 sessions_app = typer.Typer(help="Agent sessions: make, read, check and convert them.", no_args_is_help=True)
 app.add_typer(checkpoint_app, name="checkpoint")
 app.add_typer(sessions_app, name="sessions")
+hardware_app = typer.Typer(help="Machines that can be simulated.", no_args_is_help=True)
+app.add_typer(hardware_app, name="hardware")
 
 Folder = Annotated[Path, typer.Argument(help="checkpoint folder")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the same facts as JSON")]
@@ -152,6 +154,66 @@ def simulate(load: LoadConfig, deployment: DeploymentConfig, as_json: AsJson = F
     else:
         _print_wide(render_table(summary))
     return summary.exit_code
+
+
+@app.command()
+@takes(PlanConfig, DeploymentConfig)
+def plan(search: PlanConfig, deployment: DeploymentConfig, as_json: AsJson = False) -> int:
+    """Search layouts of a number of accelerators: the Pareto set, and what limits each point of it."""
+    from flashpoint.simulate.run_plan import run_plan
+    from flashpoint.simulate.table import plan_table
+
+    result = run_plan(search, deployment, Console(stderr=True))
+    if as_json:
+        print(json.dumps(result.as_json()))
+    else:
+        _print_wide(plan_table(result.pareto, result.best))
+        Console().print(result.verdict)
+    return 0 if result.best is not None else 1
+
+
+@app.command()
+@takes(ValidateConfig)
+def validate(config: ValidateConfig, as_json: AsJson = False) -> int:
+    """Predict every published point whose configuration is known, and compare."""
+    from flashpoint.simulate.run_validate import run_validate
+    from flashpoint.simulate.table import medians_table, validation_table
+
+    compared = run_validate(config, Console(stderr=True))
+    if as_json:
+        print(json.dumps([c.as_json() for c in compared]))
+    else:
+        _print_wide(validation_table(compared))
+        _print_wide(medians_table(compared))
+    return 0
+
+
+@hardware_app.command("list")
+def hardware_list(as_json: AsJson = False) -> None:
+    """The machines that come with flashpoint."""
+    from flashpoint.hardware.machine import load_machine, machine_names
+    from flashpoint.simulate.table import machines_table
+
+    machines = [(name, load_machine(name)) for name in machine_names()]
+    if as_json:
+        print(json.dumps({name: machine.as_json() for name, machine in machines}))
+    else:
+        _print_wide(machines_table(machines))
+
+
+@hardware_app.command("show")
+def hardware_show(
+    name: Annotated[str, typer.Argument(help="name of a machine, or a profile file")], as_json: AsJson = False
+) -> None:
+    """Every number of a machine: its value, range, kind and source."""
+    from flashpoint.hardware.machine import load_machine
+    from flashpoint.simulate.table import machine_table
+
+    machine = load_machine(name)
+    if as_json:
+        print(json.dumps(machine.as_json()))
+    else:
+        _print_wide(machine_table(machine))
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal
 
 from flashpoint.errors import InvalidValue
@@ -66,6 +67,13 @@ class DeploymentConfig:
     front_end_cores: int = field(
         default=0, metadata={"help": "CPU cores that tokenise and stream; 0: as many as it takes"}
     )
+    front_end_request: float = field(
+        default=1e-3, metadata={"help": "CPU seconds of a request in the front end"}
+    )
+    front_end_prompt_token: float = field(
+        default=7e-8, metadata={"help": "and of each prompt token; 2.85e-6 where the whole text is encoded"}
+    )
+    front_end_answer_token: float = field(default=2e-5, metadata={"help": "and of each answer token"})
     token_times: bool = field(default=False, metadata={"help": "archive when every token came"})
 
     def __post_init__(self) -> None:
@@ -76,6 +84,9 @@ class DeploymentConfig:
             raise InvalidValue("memory_use", self.memory_use, "a share above 0, up to 1")
         if self.skew < 1:
             raise InvalidValue("skew", self.skew, "a number of at least 1 (all ranks alike)")
+        for name in ("front_end_request", "front_end_prompt_token", "front_end_answer_token"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise InvalidValue(name, getattr(self, name), "seconds, a number of at least 0")
         if self.drafts < 0:
             raise InvalidValue("drafts", self.drafts, "a whole number of at least 0")
         if (self.prefill_layout is None) != (self.prefill_replicas == 0):
@@ -101,3 +112,55 @@ class DeploymentConfig:
     def tokens_per_step(self) -> Fraction:
         """Mean tokens of a decode step; 1 without drafts."""
         return self.acceptance if self.drafts else Fraction(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """What `plan` searches; layouts and replicas of the deployment's own options are not used."""
+
+    corpus: Path = field(metadata={"help": "a corpus file, a trace file or a folder of traces"})
+    accelerators: int = field(metadata={"help": "how many accelerators there are"})
+    interactivity: float | None = field(
+        default=None, metadata={"help": "P90 interactivity that users need, tok/s"}
+    )
+    ttft: float | None = field(default=None, metadata={"help": "P90 time to the first token at most, s"})
+    kilowatts: float | None = field(default=None, metadata={"help": "power at most, for all accelerators"})
+    dollars: float | None = field(default=None, metadata={"help": "price at most, for all, per hour"})
+    duration: float = field(default=120.0, metadata={"help": "measured virtual seconds per level"})
+    seed: int = field(default=42, metadata={"help": "seed of start moments"})
+    max_sessions: int = field(default=100, metadata={"help": "use the first sessions of the corpus only"})
+
+    def __post_init__(self) -> None:
+        for name in ("accelerators", "max_sessions"):
+            if getattr(self, name) < 1:
+                raise InvalidValue(name, getattr(self, name), "a whole number of at least 1")
+        for name in ("interactivity", "ttft", "kilowatts", "dollars", "duration"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InvalidValue(name, value, "a number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateConfig:
+    """Which published points are predicted, on which sessions."""
+
+    uses: Literal["all", "fit", "check", "headline", "check-immature"] = field(
+        default="all", metadata={"help": "all, fit, check, check-immature or headline points"}
+    )
+    points: str | None = field(default=None, metadata={"help": "only points whose id holds this text"})
+    corpus: Path | None = field(
+        default=None, metadata={"help": "sessions to play; default: 393 of the published recipe, seed 1"}
+    )
+    end: Literal["slow", "middle", "fast"] = field(
+        default="middle", metadata={"help": "end of the ranges of the machines' uncertain numbers"}
+    )
+    duration: float = field(default=600.0, metadata={"help": "measured virtual seconds per level"})
+    seed: int = field(default=42, metadata={"help": "seed of start moments"})
+    fit: Path | None = field(
+        default=None,
+        metadata={"help": "fit free efficiencies on the points marked fit, and write them to this file"},
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.duration < float("inf"):
+            raise InvalidValue("duration", self.duration, "seconds, a number above 0")

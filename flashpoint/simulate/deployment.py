@@ -147,7 +147,8 @@ class Deployment:
             prefill = self._pool(
                 clock, self.prefill_layout, c.prefill_replicas, c.prefill_step_tokens, 0, seed
             )
-        front_end = FrontEnd(c.front_end_cores, FrontEndCost())
+        cost = FrontEndCost(c.front_end_request, c.front_end_prompt_token, c.front_end_answer_token)
+        front_end = FrontEnd(c.front_end_cores, cost)
         fleet = Fleet(clock, engines, prefill, front_end, self.hand_over_seconds)
         pools = [engines] if prefill is None else [engines, prefill]
         return fleet, [core for pool in pools for _, _, core in pool.engines]

@@ -1,7 +1,7 @@
 """Published measurements and claims about deployments, as data with their sources.
 
-`published/points.json`: what was published, what of its configuration is known, and what it may be used for:
-`fit` to fit free efficiencies, `check` to judge them, `check-immature` to judge direction only, `headline` for
+`published/points.json` says what was published, what of its configuration is known, and its use: `fit` to
+fit free efficiencies, `check` to judge them, `check-immature` to judge direction only, `headline` for
 self-reported claims. Where a configuration was not published, `deployments` lists candidates.
 """
 

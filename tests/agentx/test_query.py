@@ -54,7 +54,8 @@ def test_a_row_per_level_with_the_summary_figures(archives):
 def test_series_and_steps(tmp_path):
     writer = ArchiveWriter(tmp_path / "run", made_run_info())
     series = pa.table([[0], [1.5], ["m"], ["{}"], [7.0]], schema=SERIES_SCHEMA)
-    steps = pa.table([[0], [3], [0.5], [0.1], [64], [1], [2], [3], [4], [5], [6], [7]], schema=STEPS_SCHEMA)
+    values = (0, 3, 0.5, 0.1, 64, 1, 2, 3, 4, 5, 6, 7, 1, 0)
+    steps = pa.table([[value] for value in values], schema=STEPS_SCHEMA)
     writer.add_level(made_level_info([made_record()]), [made_record()], series=series, steps=steps)
     writer.finish("complete", None, "2026-01-01T00:01:00+00:00")
     without = made_archive(tmp_path / "without", {1: [made_record()]})

@@ -47,7 +47,11 @@ def play(
     pool, cores = toy_pool(clock, token_times=token_times, **options)
     prefill, more = toy_pool(clock, token_times=token_times, **options) if split else (None, [])
     fleet = Fleet(
-        clock, pool, prefill, FrontEnd(front_end_cores, FrontEndCost()), lambda tokens: 1e-3 + 1e-7 * tokens
+        clock,
+        pool,
+        prefill,
+        FrontEnd(front_end_cores, FrontEndCost(1e-3, 7e-8, 2e-5)),
+        lambda tokens: 1e-3 + 1e-7 * tokens,
     )
     for core in [*cores, *more]:
         patch(core)

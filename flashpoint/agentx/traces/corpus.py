@@ -63,10 +63,14 @@ def open_corpus(path: str | Path) -> Corpus:
     except orjson.JSONDecodeError as error:
         raise InvalidValue(str(path), data[:80].decode("utf-8", "replace"), f"JSON ({error})") from error
     if isinstance(content, dict) and content.get("format") == FORMAT:
-        recipe = _parse_recipe(content, str(path))
-        digest = hashlib.sha256(recipe_json(recipe)).hexdigest()
-        return Corpus(path, digest, lambda number: generate_session(recipe, number), range(recipe.sessions))
+        return recipe_corpus(_parse_recipe(content, str(path)), path)
     return _folder(path, files)
+
+
+def recipe_corpus(recipe: Recipe, path: Path = Path("recipe")) -> Corpus:
+    """The sessions of a recipe; `path` says where it was read from."""
+    digest = hashlib.sha256(recipe_json(recipe)).hexdigest()
+    return Corpus(path, digest, lambda number: generate_session(recipe, number), range(recipe.sessions))
 
 
 def trace_files(path: Path) -> list[Path]:

@@ -121,8 +121,9 @@ class Trace:
         return max((call.input_tokens + call.forced_output for call in self.calls()), default=0)
 
 
-Tokens = Annotated[int, Field(ge=0, strict=True)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Tokens = Annotated[int, Field(ge=0, lt=2**31, strict=True)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, strict=True, allow_inf_nan=False)]
+"""A number that JSON writes as one; thirty years are an error of unit."""
 
 
 class _Strict(BaseModel):

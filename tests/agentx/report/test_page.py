@@ -165,6 +165,8 @@ def test_steps_and_what_is_missing_for_shares_of_the_machine(tmp_path: Path) -> 
             *([[0] * 3] * 4),
             [1] * 3,
             [0] * 3,
+            [1] * 3,
+            [0] * 3,
         ],
         schema=STEPS_SCHEMA,
     )

@@ -207,7 +207,19 @@ def test_our_own_servers_series() -> None:
 
 def test_shares_of_the_machine_need_every_number() -> None:
     table = pa.table(
-        [[0, 0], [0, 1], [0.0, 0.5], [0.5, 0.25], [1000, 0], [10, 20], *([[0, 0]] * 4), [1, 1], [0, 0]],
+        [
+            [0, 0],
+            [0, 1],
+            [0.0, 0.5],
+            [0.5, 0.25],
+            [1000, 0],
+            [10, 20],
+            *([[0, 0]] * 4),
+            [1, 1],
+            [0, 0],
+            [1, 1],
+            [0, 0],
+        ],
         schema=STEPS_SCHEMA,
     )
     limits = {"peak_tflops": 100, "hbm_gbps": 1000, "gflop_per_prefill_token": 20.0}
