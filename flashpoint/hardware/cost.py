@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flashpoint.hardware.collectives import exchange_seconds
+from flashpoint.hardware.collectives import exchange_seconds, transfer_seconds
 from flashpoint.hardware.machine import Machine
 from flashpoint.models.work import Family, KernelWork, Precision, StepWork
 
@@ -53,27 +53,35 @@ def step_time(work: StepWork, machine: Machine, options: CostOptions) -> StepTim
     latency = machine.kernel_latency + (0.0 if options.graphs else machine.launch_gap)
     families: dict[Family, float] = {}
     resources: dict[Resource, float] = {"memory": 0.0, "math": 0.0, "link": 0.0, "latency": 0.0, "host": 0.0}
+    dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
     for family, kernels in work.kernels.items():
         memory = memory_seconds(family, kernels, machine)
         math = math_seconds(family, kernels, machine)
-        busy, waits = max(memory, math), kernels.kernels * latency
+        # Dispatch and combine run inside the experts' kernel: what they move hides behind it (MegaMoE).
+        moved = dispatched if family == "moe" else 0.0
+        busy, waits = max(memory, math, moved), kernels.kernels * latency
         if options.early_loads:
             seconds = max(busy, waits)
             resources["latency"] += seconds - busy
         else:
             seconds = busy + waits
             resources["latency"] += waits
-        resources["memory" if memory >= math else "math"] += busy
+        spent_on: Resource = "link" if moved > max(memory, math) else "memory" if memory >= math else "math"
+        resources[spent_on] += busy
         host = kernels.host_bytes / machine.host_bandwidth
         resources["host"] += host
         families[family] = seconds + host
+    exchanged = 0.0
     for exchange in work.exchanges:
-        # A fused reduction is part of a kernel that is launched anyway.
-        fused = exchange.kind == "all_reduce" and options.fused_reductions
-        saved = exchange.count * latency if fused else 0.0
-        resources["link"] += max(0.0, exchange_seconds(exchange, machine) - saved)
+        seconds = exchange_seconds(exchange, machine)
+        if exchange.kind == "all_to_all":
+            seconds -= transfer_seconds(exchange, machine)
+        elif exchange.ranks > 1 and not (exchange.kind == "all_reduce" and options.fused_reductions):
+            seconds += exchange.count * latency  # a fused reduction is part of the next kernel
+        resources["link"] += seconds
+        exchanged += seconds
     resources["latency"] += machine.step_overhead
-    total = sum(families.values()) + resources["link"] + machine.step_overhead
+    total = sum(families.values()) + exchanged + machine.step_overhead
     return StepTime(total, families, resources, floors(work, machine))
 
 

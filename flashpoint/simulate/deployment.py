@@ -68,11 +68,11 @@ class Deployment:
         spec: CacheSpec | None = None,
         token_share: int = 64,
     ) -> None:
-        """machine: instead of the one that `config` names.  formats, spec: instead of the released ones.
+        """machine: instead of the one that `config` names, as it is.  formats, spec: instead of the released.
         token_share: tokens of a trace's block; a cache block is one or several of them."""
         self.config = config
         self.text = text or load_text_config(config.model)
-        self.machine = (machine or load_machine(config.hardware)).at(config.end)
+        self.machine = machine or load_machine(config.hardware).at(config.end)
         self.formats = formats or released_formats(self.text, config.expert_math)
         self.spec = spec or cache_spec(self.text, "codes")
         if config.block_tokens % token_share:

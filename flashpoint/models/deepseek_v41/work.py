@@ -16,7 +16,7 @@ import numpy.typing as npt
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import STANDARD, DecodePath
-from flashpoint.models.deepseek_v41.work_rows import NO_ROWS, RowSums, many_row_sums, row_sums
+from flashpoint.models.deepseek_v41.work_rows import RowSums, many_row_sums, row_sums
 from flashpoint.models.work import Exchange, Family, KernelWork, Precision, StepShape, StepWork
 from flashpoint.parallel.layout import Layout
 
@@ -491,8 +491,3 @@ def _distinct(experts: int, chosen: int, rows: float) -> float:
 def _remote_ranks(ranks: int, chosen: int) -> float:
     """Expected other ranks that hold an expert of a row."""
     return (ranks - 1) * (1 - (1 - 1 / ranks) ** chosen)
-
-
-def empty_sums() -> RowSums:
-    """The sums of no rows."""
-    return NO_ROWS

@@ -1,0 +1,120 @@
+"""What must hold for any work on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashpoint.hardware.collectives import exchange_seconds
+from flashpoint.hardware.cost import CostOptions, step_time
+from flashpoint.hardware.machine import load_machine, machine_names
+from flashpoint.models.work import Exchange, KernelWork, StepWork
+
+MACHINES = st.sampled_from(machine_names()).map(load_machine)
+AMOUNTS = st.floats(0, 1e12)
+KERNELS = st.builds(
+    KernelWork,
+    flops=st.dictionaries(st.sampled_from(["fp4", "fp8", "bf16", "fp32"]), st.floats(0, 1e15), max_size=3),
+    weight_bytes=AMOUNTS,
+    cache_bytes=AMOUNTS,
+    activation_bytes=AMOUNTS,
+    host_bytes=st.floats(0, 1e9),
+    kernels=st.integers(0, 1000),
+)
+EXCHANGES = st.builds(
+    Exchange,
+    kind=st.sampled_from(["all_to_all", "all_reduce", "all_gather", "reduce_scatter"]),
+    bytes=st.floats(0, 1e9),
+    ranks=st.integers(1, 128),
+    count=st.integers(0, 100),
+)
+WORK = st.builds(
+    StepWork,
+    kernels=st.dictionaries(st.sampled_from(["moe", "attention", "gemm", "head"]), KERNELS, max_size=4),
+    exchanges=st.lists(EXCHANGES, max_size=3).map(tuple),
+)
+OPTIONS = st.builds(CostOptions, st.booleans(), st.booleans(), st.booleans())
+
+
+@given(WORK, MACHINES, OPTIONS)
+@settings(max_examples=150, deadline=None)
+def test_a_step_is_no_faster_than_any_limit(work, machine, options):
+    time = step_time(work, machine, options)
+    assert time.seconds >= max(time.floors["memory"], time.floors["host"]) * (1 - 1e-9)
+    assert time.seconds >= time.floors["link"] * (1 - 1e-9) or any(
+        e.ranks < 2 or e.ranks > machine.domain for e in work.exchanges
+    )
+    assert time.seconds == pytest.approx(sum(time.resources.values()), rel=1e-9, abs=1e-12)
+
+
+@given(WORK, MACHINES, OPTIONS, st.floats(1, 10))
+@settings(max_examples=150, deadline=None)
+def test_a_better_machine_is_never_slower(work, machine, options, factor):
+    before = step_time(work, machine, options).seconds
+    for name in (
+        "memory_bandwidth",
+        "link_bandwidth",
+        "nic_bandwidth",
+        "host_bandwidth",
+        "fp4",
+        "fp8",
+        "bf16",
+        "fp32",
+    ):
+        better = replace(machine, **{name: getattr(machine, name) * factor})
+        assert step_time(work, better, options).seconds <= before * (1 + 1e-9)
+    for name in ("kernel_latency", "exchange_latency", "link_latency", "nic_latency", "step_overhead"):
+        better = replace(machine, **{name: 0.0})
+        assert step_time(work, better, options).seconds <= before * (1 + 1e-9)
+
+
+@given(WORK, MACHINES)
+@settings(max_examples=100, deadline=None)
+def test_ends_of_ranges_and_switches(work, machine):
+    slow, middle, fast = (
+        step_time(work, machine.at(end), CostOptions()).seconds for end in ("slow", "middle", "fast")
+    )
+    assert slow >= middle * (1 - 1e-9) >= fast * (1 - 1e-9) ** 2
+    assert step_time(work, machine, CostOptions(graphs=False)).seconds >= middle
+    assert step_time(work, machine, CostOptions(early_loads=True)).seconds <= middle * (1 + 1e-9)
+
+
+@given(EXCHANGES, MACHINES, st.floats(1, 100))
+def test_exchanges(exchange, machine, factor):
+    alone = exchange_seconds(replace(exchange, ranks=1), machine)
+    assert alone == 0.0
+    more = exchange_seconds(replace(exchange, bytes=exchange.bytes * factor), machine)
+    assert more >= exchange_seconds(exchange, machine)
+    twice = exchange_seconds(replace(exchange, count=2 * exchange.count), machine)
+    assert twice == pytest.approx(2 * exchange_seconds(exchange, machine))
+
+
+def test_beyond_the_domain_the_nic_counts():
+    machine = load_machine("h100")
+    inside = exchange_seconds(Exchange("all_to_all", 1e8, 8, 1), machine)
+    beyond = exchange_seconds(Exchange("all_to_all", 1e8, 16, 1), machine)
+    assert beyond > 5 * inside
+
+
+def test_a_missing_precision_runs_in_the_next():
+    work = StepWork({"moe": KernelWork({"fp4": 1e15})})
+    wider = StepWork({"moe": KernelWork({"fp8": 1e15})})
+    machine = load_machine("h100")
+    assert machine.fp4 == 0
+    assert step_time(work, machine, CostOptions()) == step_time(wider, machine, CostOptions())
+
+
+def test_by_hand():
+    shares = {"memory_share": 0.5, "math_share": 0.5, "kernel_latency": 1e-6, "step_overhead": 0.0}
+    machine = replace(load_machine("gb300-nvl72"), memory_bandwidth=1e12, fp8=1e15, **shares)
+    memory_bound = StepWork({"gemm": KernelWork({"fp8": 1e9}, weight_bytes=1e9, kernels=10)})
+    time = step_time(memory_bound, machine, CostOptions())
+    assert time.seconds == pytest.approx(2e-3 + 10e-6)
+    assert time.binding == "memory"
+    assert time.floors["memory"] == pytest.approx(1e-3)
+    math_bound = StepWork({"gemm": KernelWork({"fp8": 1e12}, weight_bytes=1e6, kernels=10)})
+    assert step_time(math_bound, machine, CostOptions()).seconds == pytest.approx(2e-3 + 10e-6)
+    assert step_time(math_bound, machine, CostOptions()).binding == "math"
