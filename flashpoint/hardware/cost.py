@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from flashpoint.errors import InvalidValue
 from flashpoint.hardware.collectives import exchange_seconds, transfer_seconds
 from flashpoint.hardware.machine import Machine
-from flashpoint.models.work import Family, KernelWork, Precision, StepWork
+from flashpoint.models.work import Family, Precision, StepWork
 
 Resource = Literal["memory", "math", "link", "latency", "host"]
 PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp32")
@@ -33,8 +34,8 @@ class CostOptions:
 class StepTime:
     """Seconds of a step, by family and by what they were spent on. Families do not hold exchanges.
 
-    floors: seconds it would take if one resource, at its physical peak, were all that counts; over `seconds`
-        that is the share of the machine's limit that the step reaches.
+    floors: seconds it would take if one resource, at its physical peak, were all that counts (no efficiency
+        enters); over `seconds` that is the share of the machine's limit that the step reaches.
     """
 
     seconds: float
@@ -48,65 +49,75 @@ class StepTime:
         return max(self.resources, key=self.resources.__getitem__)
 
 
-def step_time(work: StepWork, machine: Machine, options: CostOptions) -> StepTime:
-    """Seconds of `work` on `machine`."""
-    latency = machine.kernel_latency + (0.0 if options.graphs else machine.launch_gap)
-    families: dict[Family, float] = {}
-    resources: dict[Resource, float] = {"memory": 0.0, "math": 0.0, "link": 0.0, "latency": 0.0, "host": 0.0}
-    dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
-    for family, kernels in work.kernels.items():
-        memory = memory_seconds(family, kernels, machine)
-        math = math_seconds(family, kernels, machine)
-        # Dispatch and combine run inside the experts' kernel: what they move hides behind it (MegaMoE).
-        moved = dispatched if family == "moe" else 0.0
-        busy, waits = max(memory, math, moved), kernels.kernels * latency
-        if options.early_loads:
-            seconds = max(busy, waits)
-            resources["latency"] += seconds - busy
-        else:
-            seconds = busy + waits
-            resources["latency"] += waits
-        spent_on: Resource = "link" if moved > max(memory, math) else "memory" if memory >= math else "math"
-        resources[spent_on] += busy
-        host = kernels.host_bytes / machine.host_bandwidth
-        resources["host"] += host
-        families[family] = seconds + host
-    exchanged = 0.0
-    for exchange in work.exchanges:
-        seconds = exchange_seconds(exchange, machine)
-        if exchange.kind == "all_to_all":
-            seconds -= transfer_seconds(exchange, machine)
-        elif exchange.ranks > 1 and not (exchange.kind == "all_reduce" and options.fused_reductions):
-            seconds += exchange.count * latency  # a fused reduction is part of the next kernel
-        resources["link"] += seconds
-        exchanged += seconds
-    resources["latency"] += machine.step_overhead
-    total = sum(families.values()) + exchanged + machine.step_overhead
-    return StepTime(total, families, resources, floors(work, machine))
+class StepPricer:
+    """Prices steps on one machine; calling it with a step's work gives its time."""
 
+    def __init__(self, machine: Machine, options: CostOptions) -> None:
+        self.machine = machine
+        self._options = options
+        self._latency = machine.kernel_latency + (0.0 if options.graphs else machine.launch_gap)
+        self._flop = {precision: 1 / peak(machine, precision) for precision in PRECISIONS}
+        self._byte = 1 / machine.memory_bandwidth
+        self._host_byte = 1 / machine.host_bandwidth
 
-def floors(work: StepWork, machine: Machine) -> dict[Resource, float]:
-    """See StepTime. No efficiency enters: nothing on this machine is faster."""
-    kernels = work.kernels.values()
-    sent = sum(exchange.count * exchange.bytes for exchange in work.exchanges)
-    return {
-        "memory": sum(k.device_bytes for k in kernels) / machine.memory_bandwidth,
-        "math": sum(n / peak(machine, p) for k in kernels for p, n in k.flops.items()),
-        "link": sent / machine.link_bandwidth if sent else 0.0,
-        "host": sum(k.host_bytes for k in kernels) / machine.host_bandwidth,
-    }
-
-
-def memory_seconds(family: Family, kernels: KernelWork, machine: Machine) -> float:
-    """Seconds of a family's device memory traffic."""
-    share = machine.moe_memory_share if family == "moe" else machine.memory_share
-    return kernels.device_bytes / (machine.memory_bandwidth * share)
-
-
-def math_seconds(family: Family, kernels: KernelWork, machine: Machine) -> float:
-    """Seconds of a family's multiplications. A machine without a precision uses the next wider one."""
-    share = machine.moe_math_share if family == "moe" else machine.math_share
-    return sum(flops / peak(machine, precision) for precision, flops in kernels.flops.items()) / share
+    def __call__(self, work: StepWork) -> StepTime:
+        """Seconds of `work`."""
+        machine, options, latency = self.machine, self._options, self._latency
+        families: dict[Family, float] = {}
+        memory_spent = math_spent = link_spent = 0.0
+        latency_spent = machine.step_overhead
+        memory_floor = math_floor = host_floor = 0.0
+        dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
+        for family, kernels in work.kernels.items():
+            grouped = family == "moe"
+            memory_peak = kernels.device_bytes * self._byte
+            math_peak = 0.0
+            for precision, flops in kernels.flops.items():
+                math_peak += flops * self._flop[precision]
+            memory = memory_peak / (machine.moe_memory_share if grouped else machine.memory_share)
+            math = math_peak / (machine.moe_math_share if grouped else machine.math_share)
+            # Dispatch and combine run inside the experts' kernel: what they move hides behind it (MegaMoE).
+            moved = dispatched if grouped else 0.0
+            busy, waits = max(memory, math, moved), kernels.kernels * latency
+            seconds = max(busy, waits) if options.early_loads else busy + waits
+            latency_spent += seconds - busy
+            if memory == busy:
+                memory_spent += busy
+            elif math == busy:
+                math_spent += busy
+            else:
+                link_spent += busy
+            host = kernels.host_bytes * self._host_byte
+            families[family] = seconds + host
+            memory_floor += memory_peak
+            math_floor += math_peak
+            host_floor += host
+        exchanged = sent = 0.0
+        for exchange in work.exchanges:
+            sent += exchange.count * exchange.bytes
+            seconds = exchange_seconds(exchange, machine)
+            if exchange.kind == "all_to_all":
+                seconds -= transfer_seconds(exchange, machine)
+            elif exchange.ranks > 1 and not (exchange.kind == "all_reduce" and options.fused_reductions):
+                seconds += exchange.count * latency  # a fused reduction is part of the next kernel
+            exchanged += seconds
+        return StepTime(
+            sum(families.values()) + exchanged + machine.step_overhead,
+            families,
+            {
+                "memory": memory_spent,
+                "math": math_spent,
+                "link": link_spent + exchanged,
+                "latency": latency_spent,
+                "host": host_floor,
+            },
+            {
+                "memory": memory_floor,
+                "math": math_floor,
+                "link": sent / machine.link_bandwidth if sent else 0.0,
+                "host": host_floor,
+            },
+        )
 
 
 def peak(machine: Machine, precision: Precision) -> float:
@@ -114,4 +125,6 @@ def peak(machine: Machine, precision: Precision) -> float:
     for candidate in PRECISIONS[PRECISIONS.index(precision) :]:
         if value := getattr(machine, candidate):
             return float(value)
-    raise ValueError(f"{machine.name} multiplies in no precision")
+    raise InvalidValue(
+        f"{machine.name}, numbers", "no FLOP/s in fp32", "the widest precision it multiplies in"
+    )

@@ -14,7 +14,7 @@ from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import make_acceptance
-from flashpoint.hardware.cost import CostOptions, StepTime, step_time
+from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -87,7 +87,8 @@ class Deployment:
         )
         self.work = V41Work(self.text, self.formats, drafts=config.drafts > 0, skew=config.skew, path=path)
         self.work.draft_tokens = config.drafts
-        self.options = CostOptions(config.graphs, config.early_loads, config.fused_reductions)
+        options = CostOptions(config.graphs, config.early_loads, config.fused_reductions)
+        self._pricer = StepPricer(self.machine, options)
         self.layout, self.prefill_layout = config.layouts()
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
@@ -127,7 +128,7 @@ class Deployment:
 
     def step_time(self, shape: StepShape[Any], layout: Layout) -> StepTime:
         """How long a step of that shape takes."""
-        return step_time(self.work.step(shape, layout), self.machine, self.options)
+        return self._pricer(self.work.step(shape, layout))
 
     def hand_over_seconds(self, tokens: int) -> float:
         """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""

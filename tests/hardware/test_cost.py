@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.hardware.collectives import exchange_seconds
-from flashpoint.hardware.cost import CostOptions, step_time
+from flashpoint.hardware.cost import CostOptions, StepPricer
 from flashpoint.hardware.machine import load_machine, machine_names
 from flashpoint.models.work import Exchange, KernelWork, StepWork
 
@@ -42,7 +42,7 @@ OPTIONS = st.builds(CostOptions, st.booleans(), st.booleans(), st.booleans())
 @given(WORK, MACHINES, OPTIONS)
 @settings(max_examples=150, deadline=None)
 def test_a_step_is_no_faster_than_any_limit(work, machine, options):
-    time = step_time(work, machine, options)
+    time = StepPricer(machine, options)(work)
     assert time.seconds >= max(time.floors["memory"], time.floors["host"]) * (1 - 1e-9)
     assert time.seconds >= time.floors["link"] * (1 - 1e-9) or any(
         e.ranks < 2 or e.ranks > machine.domain for e in work.exchanges
@@ -53,7 +53,7 @@ def test_a_step_is_no_faster_than_any_limit(work, machine, options):
 @given(WORK, MACHINES, OPTIONS, st.floats(1, 10))
 @settings(max_examples=150, deadline=None)
 def test_a_better_machine_is_never_slower(work, machine, options, factor):
-    before = step_time(work, machine, options).seconds
+    before = StepPricer(machine, options)(work).seconds
     for name in (
         "memory_bandwidth",
         "link_bandwidth",
@@ -65,21 +65,21 @@ def test_a_better_machine_is_never_slower(work, machine, options, factor):
         "fp32",
     ):
         better = replace(machine, **{name: getattr(machine, name) * factor})
-        assert step_time(work, better, options).seconds <= before * (1 + 1e-9)
+        assert StepPricer(better, options)(work).seconds <= before * (1 + 1e-9)
     for name in ("kernel_latency", "exchange_latency", "link_latency", "nic_latency", "step_overhead"):
         better = replace(machine, **{name: 0.0})
-        assert step_time(work, better, options).seconds <= before * (1 + 1e-9)
+        assert StepPricer(better, options)(work).seconds <= before * (1 + 1e-9)
 
 
 @given(WORK, MACHINES)
 @settings(max_examples=100, deadline=None)
 def test_ends_of_ranges_and_switches(work, machine):
     slow, middle, fast = (
-        step_time(work, machine.at(end), CostOptions()).seconds for end in ("slow", "middle", "fast")
+        StepPricer(machine.at(end), CostOptions())(work).seconds for end in ("slow", "middle", "fast")
     )
     assert slow >= middle * (1 - 1e-9) >= fast * (1 - 1e-9) ** 2
-    assert step_time(work, machine, CostOptions(graphs=False)).seconds >= middle
-    assert step_time(work, machine, CostOptions(early_loads=True)).seconds <= middle * (1 + 1e-9)
+    assert StepPricer(machine, CostOptions(graphs=False))(work).seconds >= middle
+    assert StepPricer(machine, CostOptions(early_loads=True))(work).seconds <= middle * (1 + 1e-9)
 
 
 @given(EXCHANGES, MACHINES, st.floats(1, 100))
@@ -104,17 +104,17 @@ def test_a_missing_precision_runs_in_the_next():
     wider = StepWork({"moe": KernelWork({"fp8": 1e15})})
     machine = load_machine("h100")
     assert machine.fp4 == 0
-    assert step_time(work, machine, CostOptions()) == step_time(wider, machine, CostOptions())
+    assert StepPricer(machine, CostOptions())(work) == StepPricer(machine, CostOptions())(wider)
 
 
 def test_by_hand():
     shares = {"memory_share": 0.5, "math_share": 0.5, "kernel_latency": 1e-6, "step_overhead": 0.0}
     machine = replace(load_machine("gb300-nvl72"), memory_bandwidth=1e12, fp8=1e15, **shares)
     memory_bound = StepWork({"gemm": KernelWork({"fp8": 1e9}, weight_bytes=1e9, kernels=10)})
-    time = step_time(memory_bound, machine, CostOptions())
+    time = StepPricer(machine, CostOptions())(memory_bound)
     assert time.seconds == pytest.approx(2e-3 + 10e-6)
     assert time.binding == "memory"
     assert time.floors["memory"] == pytest.approx(1e-3)
     math_bound = StepWork({"gemm": KernelWork({"fp8": 1e12}, weight_bytes=1e6, kernels=10)})
-    assert step_time(math_bound, machine, CostOptions()).seconds == pytest.approx(2e-3 + 10e-6)
-    assert step_time(math_bound, machine, CostOptions()).binding == "math"
+    assert StepPricer(machine, CostOptions())(math_bound).seconds == pytest.approx(2e-3 + 10e-6)
+    assert StepPricer(machine, CostOptions())(math_bound).binding == "math"

@@ -61,8 +61,8 @@ def test_memory_of_dep2():
 
 
 def decode(per_gpu: int, layout: str, hardware: str, **numbers):
-    made = deployment(layout=layout, hardware=hardware, skew=1.0)
-    made.machine = replace(made.machine, **numbers)
+    machine = replace(load_machine(hardware), **numbers)
+    made = Deployment(DeploymentConfig(layout=layout, hardware=hardware, skew=1.0), machine)
     spread = parse_layout(layout)
     verify = made.work.sums(152_000, 6)
     sums = made.work.sums(0, 0)

@@ -6,7 +6,6 @@ matrices' shapes, so that the totals are those of the checkpoint (`tests/models/
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,13 +41,22 @@ class _Part:
     windows: int
 
 
+class _Sums:
+    """The work of one family so far."""
+
+    __slots__ = ("activations", "caches", "flops", "host", "weights")
+
+    def __init__(self) -> None:
+        self.flops: dict[Precision, float] = {}
+        self.weights = self.caches = self.activations = self.host = 0.0
+
+
 class _Tally:
     """Adds up kernels' work by family."""
 
     def __init__(self) -> None:
-        self.flops: dict[Family, dict[Precision, float]] = defaultdict(lambda: defaultdict(float))
-        self.bytes: dict[Family, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
-        self.kernels: dict[Family, int] = defaultdict(int)
+        self.families: dict[Family, _Sums] = {}
+        self.kernels: dict[Family, int] = {}
 
     def add(
         self,
@@ -60,19 +68,34 @@ class _Tally:
         activations: float = 0.0,
         host: float = 0.0,
     ) -> None:
+        """Work of one kernel, or of some alike."""
+        sums = self.families.get(family)
+        if sums is None:
+            sums = self.families[family] = _Sums()
         if flops:
-            self.flops[family][precision] += flops
-        for i, count in enumerate((weights, caches, activations, host)):
-            self.bytes[family][i] += count
+            sums.flops[precision] = sums.flops.get(precision, 0.0) + flops
+        sums.weights += weights
+        sums.caches += caches
+        sums.activations += activations
+        sums.host += host
+
+    def launch(self, family: Family, kernels: int) -> None:
+        """Kernels that wait for each other."""
+        self.kernels[family] = self.kernels.get(family, 0) + kernels
 
     def work(self, exchanges: list[Exchange]) -> StepWork:
         """Everything added so far."""
-        families = {}
-        for family in sorted({*self.flops, *self.bytes, *self.kernels}):
-            weights, caches, activations, host = self.bytes[family]
-            families[family] = KernelWork(
-                dict(self.flops[family]), weights, caches, activations, host, self.kernels[family]
+        families = {
+            family: KernelWork(
+                sums.flops,
+                sums.weights,
+                sums.caches,
+                sums.activations,
+                sums.host,
+                self.kernels.get(family, 0),
             )
+            for family, sums in self.families.items()
+        }
         return StepWork(families, tuple(e for e in exchanges if e.bytes and e.ranks > 1))
 
 
@@ -470,17 +493,17 @@ class V41Work:
         parts += [self._decoder] if shape.group_decoder_rows else []
         for part in parts:
             for family, count in path.layer.items():
-                tally.kernels[family] += part.attention * count
-            tally.kernels["indexer"] += path.indexer * (part.scores1 + part.scores2 + part.scores_candidates)
-            tally.kernels["indexer"] += path.candidates * part.scores1
+                tally.launch(family, part.attention * count)
+            tally.launch("indexer", path.indexer * (part.scores1 + part.scores2 + part.scores_candidates))
+            tally.launch("indexer", path.candidates * part.scores1)
         if shape.group_encoder_rows:
-            tally.kernels["gemm"] += path.source * len(c.kv_source_layer_ids)
-            tally.kernels["engram"] += path.engram * len(c.engram_layer_ids)
+            tally.launch("gemm", path.source * len(c.kv_source_layer_ids))
+            tally.launch("engram", path.engram * len(c.engram_layer_ids))
         if shape.head_rows:
-            tally.kernels["head"] += path.head
+            tally.launch("head", path.head)
         if shape.drafted and self.draft_tokens:
             stage = sum(path.layer.values())
-            tally.kernels["draft"] += self._stages * stage + path.draft_token * self.draft_tokens + path.head
+            tally.launch("draft", self._stages * stage + path.draft_token * self.draft_tokens + path.head)
 
 
 def _distinct(experts: int, chosen: int, rows: float) -> float:
