@@ -19,6 +19,9 @@ FORBIDDEN = {
     "executor": ("flashpoint.server", "flashpoint.agentx"),
     "agentx": ("torch", "flashpoint.server", "flashpoint.executor", "flashpoint.models"),
     "server": ("torch", "flashpoint.agentx", "flashpoint.executor", "flashpoint.verify"),
+    "parallel": ("torch", "flashpoint.engine", "flashpoint.models", "flashpoint.server", "flashpoint.agentx"),
+    "hardware": ("torch", "flashpoint.server", "flashpoint.agentx", "flashpoint.executor"),
+    "simulate": ("torch", "flashpoint.server", "flashpoint.executor"),
 }
 
 

@@ -21,8 +21,9 @@ from flashpoint.executor.config import ExecutorConfig
 from flashpoint.executor.torch_executor import TorchExecutor, set_threads
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import load_config
-from flashpoint.models.deepseek_v41.memory import weight_bytes, workspace_bytes
+from flashpoint.models.deepseek_v41.memory import weight_bytes
 from flashpoint.models.deepseek_v41.numerics import Numerics
+from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.load import LoadedModel, load_model
 
 log = logging.getLogger(__name__)

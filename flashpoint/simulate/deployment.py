@@ -21,10 +21,10 @@ from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import TextConfig
-from flashpoint.models.deepseek_v41.memory import workspace_bytes
 from flashpoint.models.deepseek_v41.work import V41Work
 from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import decode_path
+from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.work import StepShape, StepWork
 from flashpoint.parallel.layout import Layout
 from flashpoint.parallel.router import Router

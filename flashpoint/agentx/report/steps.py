@@ -60,27 +60,29 @@ def level_steps(table: pa.Table | None, run: RunInfo, info: LevelInfo) -> LevelS
     own = table.filter(pc.equal(table["level"], info.level))
     if not own.num_rows:
         return None
-    seconds, prefill, decode = (
-        own[name].to_numpy().astype(np.float64) for name in ("seconds", "prefill_tokens", "decode_tokens")
+    seconds, prefill, decode, steps = (
+        own[name].to_numpy().astype(np.float64)
+        for name in ("seconds", "prefill_tokens", "decode_tokens", "steps")
     )
-    whole = info.end - info.start
+    # Engines that run beside each other each have the level's whole time.
+    whole = (info.end - info.start) * len(own["rank"].unique())
     kinds = []
     for name, chosen in (("with prefill", prefill > 0), ("decode only", prefill == 0)):
-        tokens = (prefill + decode)[chosen]
+        count = int(steps[chosen].sum())
+        tokens = np.repeat((prefill + decode)[chosen], steps[chosen].astype(np.int64))
+        computed = ((steps * prefill)[chosen].sum(), (steps * decode)[chosen].sum())
         kinds.append(
             StepKind(
                 name=name,
-                steps=int(chosen.sum()),
+                steps=count,
                 seconds=float(seconds[chosen].sum()),
                 time_share=float(seconds[chosen].sum()) / whole,
-                prefill_tokens=int(prefill[chosen].sum()),
-                decode_tokens=int(decode[chosen].sum()),
+                prefill_tokens=int(computed[0]),
+                decode_tokens=int(computed[1]),
                 tokens_per_step_p50=percentile(tokens, 50),
                 tokens_per_step_p90=percentile(tokens, 90),
-                compute_share=_compute_share(
-                    run, float(seconds[chosen].sum()), prefill[chosen].sum(), decode[chosen].sum()
-                ),
-                memory_share=_memory_share(run, float(seconds[chosen].sum()), int(chosen.sum())),
+                compute_share=_compute_share(run, float(seconds[chosen].sum()), *computed),
+                memory_share=_memory_share(run, float(seconds[chosen].sum()), count),
             )
         )
     return LevelSteps(info.level, tuple(kinds), max(0.0, 1.0 - float(seconds.sum()) / whole))

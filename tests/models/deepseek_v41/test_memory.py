@@ -9,8 +9,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from flashpoint.engine.plan import Chunk
 from flashpoint.models.deepseek_v41.init import init_checkpoint
-from flashpoint.models.deepseek_v41.memory import weight_bytes, workspace_bytes
+from flashpoint.models.deepseek_v41.memory import weight_bytes
 from flashpoint.models.deepseek_v41.numerics import Numerics
+from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.load import load_model
 from tests.golden_data import golden_checkpoints
 
