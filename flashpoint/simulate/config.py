@@ -42,6 +42,9 @@ class DeploymentConfig:
     )
     sequences: int = field(default=256, metadata={"help": "sequences that run on an engine at once"})
     block_tokens: int = field(default=64, metadata={"help": "tokens of one cache block"})
+    cache_tokens: int | None = field(
+        default=None, metadata={"help": "tokens that an engine's cache holds; default: what memory leaves"}
+    )
     memory_use: float = field(default=0.92, metadata={"help": "share of device memory that may be used"})
     drafts: int = field(default=5, metadata={"help": "draft tokens verified in a step; 0: none"})
     acceptance: Fraction = field(
@@ -80,6 +83,8 @@ class DeploymentConfig:
         for name in ("replicas", "step_tokens", "prefill_step_tokens", "sequences", "block_tokens"):
             if getattr(self, name) < 1:
                 raise InvalidValue(name, getattr(self, name), "a whole number of at least 1")
+        if self.cache_tokens is not None and self.cache_tokens < self.block_tokens:
+            raise InvalidValue("cache_tokens", self.cache_tokens, f"at least {self.block_tokens}, one block")
         if not 0 < self.memory_use <= 1:
             raise InvalidValue("memory_use", self.memory_use, "a share above 0, up to 1")
         if self.skew < 1:

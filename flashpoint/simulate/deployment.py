@@ -157,14 +157,25 @@ class Deployment:
     @property
     def max_context(self) -> int:
         """Tokens of the longest sequence that an engine takes."""
-        blocks = self.memory(self.layout, self.config.step_tokens).blocks
+        blocks = self._blocks(self.layout, self.config.step_tokens)
         return min(self.text.max_position_embeddings, blocks * self.config.block_tokens)
+
+    def _blocks(self, layout: Layout, step_tokens: int) -> int:
+        """Cache blocks of an engine: what its memory leaves, or what was asked for if that is there."""
+        room = self.memory(layout, step_tokens).blocks
+        if self.config.cache_tokens is None:
+            return room
+        blocks = self.config.cache_tokens // self.config.block_tokens
+        if blocks > room:
+            most = room * self.config.block_tokens
+            raise InvalidValue("cache_tokens", self.config.cache_tokens, f"at most {most}, all that fits")
+        return blocks
 
     def _pool(
         self, clock: VirtualClock, layout: Layout, replicas: int, step_tokens: int, drafts: int, seed: int
     ) -> EnginePool:
         c = self.config
-        blocks = self.memory(layout, step_tokens).blocks
+        blocks = self._blocks(layout, step_tokens)
         capacity = Capacity(
             blocks=blocks,
             block_tokens=c.block_tokens,

@@ -21,9 +21,6 @@ from flashpoint.errors import InvalidValue, RequestTooLong
 from flashpoint.hardware.replica import Delivery
 from flashpoint.simulate.fleet import Fleet, Job
 
-CHECK_EVERY = 1024
-"""Rounds between two looks at whether the user wants to stop."""
-
 
 @dataclass(slots=True)
 class VirtualAnswer:
@@ -93,14 +90,17 @@ class VirtualLevel:
         *,
         token_times: bool,
         on_time: Callable[[float], None] = lambda now: None,
+        check_every: int = 1024,
     ) -> None:
-        """`cores`: the engines of the fleet, whose steps are archived.  on_time: told how far time is."""
+        """`cores`: the engines of the fleet, whose steps are archived.  on_time: told how far time is, every
+        `check_every` rounds; as often it is asked whether the user wants to stop."""
         self._fleet = fleet
         self._clock = context.clock
         self._lanes = context.lanes
         self._context = context
         self._token_times = token_times
         self._on_time = on_time
+        self._check_every = check_every
         self._numbers = itertools.count()
         self._open: dict[str, _Open] = {}
         self._steps: list[list[StepRecord]] = []
@@ -118,7 +118,7 @@ class VirtualLevel:
         self._lanes.prepare()
         self._lanes.start(started)
         for number in itertools.count():
-            if number % CHECK_EVERY == 0:
+            if number % self._check_every == 0:
                 self._on_time(self._clock.now())
                 self.cut = self.cut or interrupted()
             measured_from = self._lanes.measured_from

@@ -335,10 +335,12 @@ class Lanes:
     def _pull(self, plays: list[Play], limit: float) -> float:
         """Move the timers of `plays` forward together, so that the first is due by `limit`; seconds moved."""
         timed = [(play, s) for play in plays for s in play.live() if play.streams[s].state == "timed"]
-        excess = min((play.streams[s].due for play, s in timed), default=limit) - limit
+        first = min((play.streams[s].due for play, s in timed), default=limit)
+        excess = first - limit
         if excess <= 0:
             return 0.0
         for play, stream in timed:
-            # The first is put at the limit itself: rounding must not leave it behind.
-            self._schedule(play, stream, max(limit, play.streams[stream].due - excess))
+            due = play.streams[stream].due
+            # The first is put at the limit itself: rounding must not leave it behind, nor change who is first.
+            self._schedule(play, stream, limit if due == first else max(limit, due - excess))
         return excess

@@ -1,0 +1,121 @@
+"""INV: real and virtual runs of one trace plan the same steps.
+
+A real model computes real tokens in wall time; the same sessions are played in virtual time. Without recorded
+waits a schedule depends on the order of steps alone, so every step must hold the same rows, find the same
+hits and preempt the same requests.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import pytest
+
+from flashpoint.agentx.in_process import InProcessLevel
+from flashpoint.agentx.prompts.prompter import Prompter
+from flashpoint.agentx.prompts.source import TokenSource
+from flashpoint.agentx.prompts.text import agent_text
+from flashpoint.agentx.prompts.tokenizer import load_tokenizer
+from flashpoint.agentx.recording import INTERRUPTED
+from flashpoint.agentx.run_levels import LevelContext
+from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
+from flashpoint.agentx.traces.recipe import Recipe, generate_session
+from flashpoint.agentx.traces.streams import build_session
+from flashpoint.cache.config import TierConfig
+from flashpoint.engine.clock import WallClock
+from flashpoint.engine.config import EngineConfig
+from flashpoint.executor.build import build_core, load_for_engine
+from flashpoint.executor.config import ExecutorConfig
+from flashpoint.hardware.machine import load_machine
+from flashpoint.hardware.virtual_clock import VirtualClock
+from flashpoint.models.deepseek_v41.init import init_checkpoint
+from flashpoint.models.deepseek_v41.work_formats import plain_formats
+from flashpoint.simulate.config import DeploymentConfig
+from flashpoint.simulate.deployment import Deployment
+from flashpoint.simulate.level import VirtualLevel
+
+RECIPE = Recipe(sessions=16, seed=11, scale=Fraction(1, 64), max_turns=16)
+LANES, REQUESTS = 4, 60
+COLUMNS = (
+    "prefill_tokens", "decode_tokens", "replay_tokens", "sampled_tokens", "running", "waiting", "preemptions",
+)  # fmt: skip
+
+
+def lanes():
+    """Nothing in them depends on time: no primers, no sub-agents that start some seconds after another."""
+    sessions = [build_session(generate_session(RECIPE, i)) for i in range(RECIPE.sessions)]
+    sessions = [session for session in sessions if len(session.streams) == 1]
+    assert len(sessions) >= LANES
+    config = ScheduleConfig(
+        LANES, 3, (0.0, 0.0), warmup_requests=1, session_idle_cap=0.0, system_idle_cap=0.0
+    )
+    return Lanes(config, itertools.cycle(sessions).__next__, "identity")
+
+
+def enough(level):
+    """Stop both runs after the same number of requests."""
+    return lambda: INTERRUPTED if len(level.records) >= REQUESTS else None
+
+
+def steps(level):
+    """Step by step, however many a row stands for."""
+    rows = []
+    for row in level.steps().to_pylist():
+        if row["steps"] == 1:
+            rows.append(tuple(row[name] for name in COLUMNS))
+        else:
+            # Each running sequence decodes a row and gets a token; whoever ends, ends with the last step.
+            each = {**row, "sampled_tokens": row["decode_tokens"], "running": row["decode_tokens"]}
+            before = {**each, "preemptions": 0}
+            rows += [tuple(before[name] for name in COLUMNS)] * (row["steps"] - 1)
+            rows.append(tuple({**each, "running": row["running"]}[name] for name in COLUMNS))
+    return rows
+
+
+def served(level):
+    names = ("stream", "play", "turn", "prompt_tokens", "cached_tokens", "output_tokens")
+    return [tuple(getattr(record, name) for name in names) for record in level.records]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("checkpoint") / "nano"
+    init_checkpoint("nano", made)
+    return made
+
+
+@pytest.mark.parametrize("cache_tokens", [65_536, 2_048], ids=["ample cache", "small cache"])
+def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens):
+    engine = EngineConfig(
+        max_step_tokens=512, max_running=8, block_tokens=64, cache_tokens=cache_tokens, max_waiting=100
+    )
+    loaded, sized = load_for_engine(folder, engine, ExecutorConfig(threads=1), TierConfig())
+    clock = WallClock()
+    tokenizer = load_tokenizer(folder)
+    prompter = Prompter(TokenSource(tokenizer.encode(agent_text(0, 200_000)), 3), tokenizer)
+    context = LevelContext(lanes(), 0, "real", clock.now(), clock, lambda record: None)
+    real = InProcessLevel(build_core(loaded, sized, TierConfig(), clock), prompter, context)
+    real.run(600.0, 600.0, enough(real))
+    real.close()
+
+    text = loaded.config.text
+    config = DeploymentConfig(
+        layout="TP1", step_tokens=512, sequences=8, drafts=0, cache_tokens=cache_tokens, skew=1.0
+    )
+    formats = plain_formats(text, 4, 4, "fp32")
+    machine, spec = load_machine("h100"), loaded.cache_spec
+    deployment = Deployment(config, machine, text=text, formats=formats, spec=spec)
+    virtual_clock = VirtualClock()
+    fleet, cores = deployment.fleet(virtual_clock, 3)
+    context = LevelContext(lanes(), 0, "virtual", 0.0, virtual_clock, lambda record: None)
+    virtual = VirtualLevel(fleet, cores, context, token_times=False, check_every=1)
+    virtual.run(600.0, 600.0, enough(virtual))
+
+    count = min(len(steps(real)), len(steps(virtual)))
+    assert count > 200
+    assert steps(real)[:count] == steps(virtual)[:count]
+    done = min(REQUESTS, len(real.records), len(virtual.records))
+    assert served(real)[:done] == served(virtual)[:done]
+    if cache_tokens == 2_048:
+        assert sum(row[-1] for row in steps(real)[:count]) > 0
