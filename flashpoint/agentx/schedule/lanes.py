@@ -341,6 +341,6 @@ class Lanes:
             return 0.0
         for play, stream in timed:
             due = play.streams[stream].due
-            # The first is put at the limit itself: rounding must not leave it behind, nor change who is first.
+            # The first is put at the limit itself: rounding must neither leave it behind nor change order.
             self._schedule(play, stream, limit if due == first else max(limit, due - excess))
         return excess
