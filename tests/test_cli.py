@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 from flashpoint import __version__
 from flashpoint.agentx.curves.compare_config import CompareConfig
 from flashpoint.agentx.record.config import RecordConfig
-from flashpoint.agentx.replay_config import ReplayConfig
+from flashpoint.agentx.replay_config import LoadConfig, ReplayConfig
 from flashpoint.agentx.traces.recipe import Recipe
 from flashpoint.cli import app, main
 from flashpoint.engine.config import EngineConfig
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.server.config import ServerConfig
+from flashpoint.simulate.config import DeploymentConfig, PlanConfig, ValidateConfig
 
 CONFIGS = {
     ("serve",): (ServerConfig, EngineConfig, ExecutorConfig),
@@ -28,6 +29,9 @@ CONFIGS = {
     ("sessions", "generate"): (Recipe,),
     ("sessions", "record"): (RecordConfig,),
     ("compare",): (CompareConfig,),
+    ("simulate",): (LoadConfig, DeploymentConfig),
+    ("plan",): (PlanConfig, DeploymentConfig),
+    ("validate",): (ValidateConfig,),
 }
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -45,7 +49,8 @@ def test_the_commands_are_those_of_the_readme():
         "", "serve", "memory", "replay", "report", "import", "query", "compare", "claim", "verify", "version",
         "checkpoint", "replay-engine",
         "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
-        "sessions validate", "sessions convert", "sessions record",
+        "sessions validate", "sessions convert", "sessions record", "simulate", "plan", "validate",
+        "hardware", "hardware list", "hardware show",
     }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ class StepPricer:
         memory_spent = math_spent = link_spent = 0.0
         latency_spent = machine.step_overhead
         memory_floor = math_floor = host_floor = 0.0
+        behind_experts = "moe" in work.kernels
         dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
         for family, kernels in work.kernels.items():
             grouped = family == "moe"
@@ -97,7 +98,8 @@ class StepPricer:
             sent += exchange.count * exchange.bytes
             seconds = exchange_seconds(exchange, machine)
             if exchange.kind == "all_to_all":
-                seconds -= transfer_seconds(exchange, machine)
+                if behind_experts:
+                    seconds -= transfer_seconds(exchange, machine)
             elif exchange.ranks > 1 and not (exchange.kind == "all_reduce" and options.fused_reductions):
                 seconds += exchange.count * latency  # a fused reduction is part of the next kernel
             exchanged += seconds

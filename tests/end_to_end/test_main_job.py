@@ -45,7 +45,10 @@ def test_every_request_is_archived_and_the_summary_agrees(archive):
         records = [r for r in stored.level(level["level"]) if r.phase == "measured"]
         answered = [r for r in records if r.status == "ok"]
         assert len(answered) == level["ok"] > 3
-        assert len(records) == level["requests"] == level["ok"] + level["cancelled"]
+        failed = [r for r in records if r.status == "error"]
+        # A random model's only token may have no text, which is a failure by the harness's rule.
+        assert all(r.max_tokens == 1 and "no text" in r.error for r in failed)
+        assert len(records) == level["requests"] == level["ok"] + level["cancelled"] + len(failed)
         assert all(r.output_tokens == r.max_tokens for r in answered)
         assert level["total_throughput"] > level["output_throughput"] > 0
         # The checkpoint's own tokenizer made the prompts, so the server counts what the trace says, and its
