@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class VirtualClock:
-    """Seconds from 0 on. Never runs backwards (INV: the clock is monotone)."""
+    """Seconds from 0 on. Never runs backwards (the clock is monotone)."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -131,7 +131,7 @@ class PlanConfig:
     ttft: float | None = field(default=None, metadata={"help": "P90 time to the first token at most, s"})
     kilowatts: float | None = field(default=None, metadata={"help": "power at most, for all accelerators"})
     dollars: float | None = field(default=None, metadata={"help": "price at most, for all, per hour"})
-    duration: float = field(default=120.0, metadata={"help": "measured virtual seconds per level"})
+    duration: float = field(default=300.0, metadata={"help": "measured virtual seconds per level"})
     seed: int = field(default=42, metadata={"help": "seed of start moments"})
     max_sessions: int = field(default=100, metadata={"help": "use the first sessions of the corpus only"})
 

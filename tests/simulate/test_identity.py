@@ -1,4 +1,4 @@
-"""INV: real and virtual runs of one trace plan the same steps.
+"""INV-14: real and virtual runs of one trace plan the same steps.
 
 A real model computes real tokens in wall time; the same sessions are played in virtual time. Without recorded
 waits a schedule depends on the order of steps alone, so every step must hold the same rows, find the same

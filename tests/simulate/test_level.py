@@ -26,7 +26,7 @@ def one_by_one(monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_skipping_steps_changes_nothing(monkeypatch, shape):
-    """Steps taken at once are those taken one by one: the same plans, hits, order and (nearly) times."""
+    """INV-15: steps taken at once are those taken one by one: the same plans, hits, order, nearly times."""
     options = {"duration": 120.0, **SHAPES[shape]}
     fast, _, fast_cores = play(**options)
     one_by_one(monkeypatch)
