@@ -52,6 +52,7 @@ class ReplayProgress:
         self._concurrency = concurrency
         self._duration = duration
         self._measured_from: float | None = None
+        self._measured = 0.0
         self._shown = time.monotonic()
         self._warm = self._done = self._errors = self._tokens = 0
         self._latencies: list[float] = []
@@ -74,8 +75,9 @@ class ReplayProgress:
             self._show(f"warm-up: {self._warm} requests, {self._errors} failed")
             return
         if self._measured_from is None:
-            self._measured_from = time.monotonic()
+            self._measured_from, self._began = record.start, time.monotonic()
             self._errors = 0
+        self._measured = max(self._measured, record.end - self._measured_from)
         self._done += 1
         self._errors += record.status == "error"
         if record.status == "ok":
@@ -100,19 +102,23 @@ class ReplayProgress:
             self._print(text)
 
     def _state(self) -> str:
-        seconds = time.monotonic() - (self._measured_from or 0.0)
+        # The run's own time, which a simulation's is not the clock's.
+        seconds = self._measured
         latency = percentile(self._latencies, 90)
         speed = number(1 / latency) if latency else "–"
         rate = number(self._tokens / seconds if seconds >= 1 else None)
-        return f"{self._done} requests, {self._errors} failed, {rate} tok/s, P90 {speed} tok/s per user"
+        left = (time.monotonic() - self._began) * max(0.0, self._duration / max(seconds, 1e-9) - 1)
+        return (
+            f"{self._done} requests, {self._errors} failed, {rate} tok/s, P90 {speed} tok/s per user, "
+            f"about {left:.0f} s to go"
+        )
 
     def _show(self, state: str) -> None:
         if time.monotonic() - self._shown < self._every:
             return
         self._shown = time.monotonic()
         if self._bar and self._task is not None:
-            since = self._shown - self._measured_from if self._measured_from else 0.0
-            self._bar.update(self._task, completed=min(since, self._duration), state=state)
+            self._bar.update(self._task, completed=min(self._measured, self._duration), state=state)
         else:
             self._print(state)
 

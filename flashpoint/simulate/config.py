@@ -113,11 +113,6 @@ class DeploymentConfig:
         decode, prefill = self.layouts()
         return self.replicas * decode.ranks + self.prefill_replicas * (prefill.ranks if prefill else 0)
 
-    @property
-    def tokens_per_step(self) -> Fraction:
-        """Mean tokens of a decode step; 1 without drafts."""
-        return self.acceptance if self.drafts else Fraction(1)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanConfig:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from flashpoint.cache.spec import CacheSpec
@@ -13,7 +13,7 @@ from flashpoint.engine.core import EngineCore
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
-from flashpoint.hardware.acceptance import make_acceptance
+from flashpoint.hardware.acceptance import Acceptance, make_acceptance
 from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
@@ -89,6 +89,7 @@ class Deployment:
         self.work.draft_tokens = config.drafts
         options = CostOptions(config.graphs, config.early_loads, config.fused_reductions)
         self._pricer = StepPricer(self.machine, options)
+        self._acceptance(config.drafts, 0)  # refuses what no engine could accept
         self.layout, self.prefill_layout = config.layouts()
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
@@ -197,14 +198,15 @@ class Deployment:
         for _ in range(replicas):
             pairs = []
             for _ in range(layout.dp):
-                acceptance = make_acceptance(
-                    c.acceptance_rule, c.tokens_per_step if drafts else type(c.acceptance)(1), drafts, seed
-                )
-                rank = VirtualRank(capacity, self.work, acceptance)
+                rank = VirtualRank(capacity, self.work, self._acceptance(drafts, seed))
                 pairs.append((EngineCore(Scheduler(engine, capacity), rank, clock), rank))
             replica = Replica(clock, pairs, timer, self.work.load, token_times=c.token_times)
             made.append((replica, [core for core, _ in pairs]))
         return EnginePool(made, Router(c.routing, replicas * layout.dp))
+
+    def _acceptance(self, drafts: int, seed: int) -> Acceptance:
+        mean = self.config.acceptance if drafts else Fraction(1)
+        return make_acceptance(self.config.acceptance_rule, mean, drafts, seed)
 
     def _check(self, layout: Layout) -> None:
         experts = self.text.n_routed_experts
@@ -215,8 +217,3 @@ class Deployment:
             raise InvalidValue("layout", str(layout), f"TP that divides {heads} heads and {groups} groups")
         tokens = self.config.prefill_step_tokens if layout is self.prefill_layout else self.config.step_tokens
         self.memory(layout, tokens)
-
-
-def at_every_end(config: DeploymentConfig) -> list[DeploymentConfig]:
-    """The deployment with the machine's numbers at the slow, middle and fast end of their ranges."""
-    return [dataclasses.replace(config, end=end) for end in ("slow", "middle", "fast")]
