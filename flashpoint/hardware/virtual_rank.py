@@ -1,4 +1,7 @@
-"""One rank that computes nothing: it says what a planned step's shape is and what it yields."""
+"""One rank that computes nothing: it says what a planned step's shape is and what it yields.
+
+The engine above it plans as it does over a real executor (INV-14).
+"""
 
 from __future__ import annotations
 
