@@ -2,7 +2,8 @@
 
 Ranks that share experts step together: a step takes as long as its slowest rank. As long as nobody arrives
 and nobody ends, the next steps differ from this one only in how far the sequences are; as many of them as
-nothing interrupts are taken at once (INV-15). A rank on which nothing happens keeps its plan while others plan anew.
+nothing interrupts are taken at once (INV-15). A rank on which nothing happens keeps its plan while others
+plan anew.
 """
 
 from __future__ import annotations
