@@ -14,6 +14,7 @@ from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import Acceptance, make_acceptance
+from flashpoint.hardware.collectives import check_reach, copy_seconds
 from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
@@ -94,6 +95,8 @@ class Deployment:
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
                 self._check(layout)
+        if self.prefill_layout is not None:
+            check_reach(self.accelerators, self.machine)
 
     @property
     def accelerators(self) -> int:
@@ -133,12 +136,9 @@ class Deployment:
 
     def hand_over_seconds(self, tokens: int) -> float:
         """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""
-        m = self.machine
-        inside = self.accelerators <= m.domain
-        speed, latency = (m.link_bandwidth, m.link_latency) if inside else (m.nic_bandwidth, m.nic_latency)
         per_token = self.spec.block_bytes(self.config.block_tokens) / self.config.block_tokens
         moved = tokens * per_token + self.spec.bytes_per_sequence
-        return latency + m.exchange_latency + moved / (speed * m.link_share)
+        return copy_seconds(moved, self.accelerators, self.machine)
 
     def fleet(self, clock: VirtualClock, seed: int) -> tuple[Fleet, list[EngineCore]]:
         """A fresh fleet on `clock`, and its engines."""
@@ -209,6 +209,7 @@ class Deployment:
         return make_acceptance(self.config.acceptance_rule, mean, drafts, seed)
 
     def _check(self, layout: Layout) -> None:
+        check_reach(layout.ranks, self.machine)
         experts = self.text.n_routed_experts
         if layout.ep > 1 and experts % layout.ep:
             raise InvalidValue("layout", str(layout), f"EP that divides {experts} experts")
