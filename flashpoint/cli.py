@@ -216,6 +216,34 @@ def hardware_show(
         _print_wide(machine_table(machine))
 
 
+@hardware_app.command("calibrate")
+def hardware_calibrate(
+    name: Annotated[str, typer.Argument(help="name of a machine, or a profile file")],
+    tables: Annotated[
+        Path | None, typer.Option(help="aisimulate_core/systems/data; default: of the installed package")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="profile file to write, with the fitted numbers")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a machine's efficiencies to the kernel timings in the package aisimulate."""
+    from flashpoint.hardware.calibrate import calibrate, tables_folder
+    from flashpoint.hardware.machine import check_out, load_machine, write_machine
+    from flashpoint.simulate.table import calibration_table, residuals_table
+
+    if out is not None:
+        check_out(out)
+    found = calibrate(load_machine(name), tables or tables_folder())
+    if out is not None:
+        write_machine(found.calibrated(), out)
+    if as_json:
+        print(json.dumps(found.as_json()))
+    else:
+        _print_wide(calibration_table(found))
+        _print_wide(residuals_table(found.residuals))
+
+
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="run archives")],

@@ -7,6 +7,7 @@ Every number is published, measured or a prior. Published and measured numbers m
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -111,11 +112,10 @@ class Machine:
         values: dict[str, Any] = {name: _at(name, number, end) for name, number in self.numbers.items()}
         return replace(self, **values)
 
-    def with_number(self, name: str, value: float, source: str) -> Machine:
-        """The machine with one number measured or fitted."""
-        number = Number(value=value, kind="measured", source=source)
-        changed: dict[str, Any] = {name: _at(name, number, "middle")}
-        return replace(self, numbers={**self.numbers, name: number}, **changed)
+    def with_numbers(self, numbers: Mapping[str, Number]) -> Machine:
+        """The machine with some numbers replaced, at the middle of their ranges."""
+        values: dict[str, Any] = {name: _at(name, number, "middle") for name, number in numbers.items()}
+        return replace(self, numbers={**self.numbers, **numbers}, **values)
 
     def as_json(self) -> dict[str, Any]:
         """As a profile file holds it."""
@@ -161,6 +161,19 @@ def read_machine(path: Path) -> Machine:
         raise InvalidValue(f"{path}, numbers", f"without {', '.join(sorted(missing))}", "all of them")
     values: dict[str, Any] = {name: _at(name, n, "middle") for name, n in profile.numbers.items()}
     return Machine(name=profile.name, numbers=profile.numbers, note=profile.note, **values)
+
+
+def write_machine(machine: Machine, path: Path) -> None:
+    """Write a profile file, by a rename: an interrupted run leaves no half file."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(machine.as_json(), indent=1) + "\n")
+    part.replace(path)
+
+
+def check_out(path: Path) -> None:
+    """Raise InvalidValue where no profile can be written: before the work and not after it."""
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise InvalidValue("out", str(path), "a file in a folder that exists")
 
 
 def machine_names() -> list[str]:
