@@ -5,6 +5,7 @@ Packages are imported by the command that needs them: torch alone takes seconds,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -214,6 +215,40 @@ def hardware_show(
         print(json.dumps(machine.as_json()))
     else:
         _print_wide(machine_table(machine))
+
+
+@hardware_app.command("measure")
+def hardware_measure(
+    out: Annotated[Path, typer.Option("--out", help="profile file to write")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="checkpoint whose steps are timed; default: a micro one, made for it")
+    ] = None,
+    name: Annotated[str, typer.Option(help="the machine's name")] = "this CPU",
+    threads: Annotated[int, typer.Option(help="threads of a step")] = 1,
+    seconds: Annotated[float, typer.Option(help="how long steps are timed")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine's CPU and what steps reach of it, and write its profile."""
+    from rich.progress import Progress
+
+    from flashpoint.executor.measure_machine import measure_machine, micro_checkpoint
+    from flashpoint.hardware.machine import check_out, write_machine
+    from flashpoint.simulate.table import machine_table, residuals_table
+
+    check_out(out)
+    messages = Console(stderr=True)
+    with (
+        micro_checkpoint() if checkpoint is None else contextlib.nullcontext(checkpoint) as folder,
+        Progress(console=messages, transient=True, disable=not messages.is_terminal) as shown,
+    ):
+        task = shown.add_task("timing steps", total=1.0)
+        found = measure_machine(folder, name, threads, seconds, lambda s: shown.update(task, completed=s))
+    write_machine(found.machine, out)
+    if as_json:
+        print(json.dumps(found.machine.as_json()))
+    else:
+        _print_wide(machine_table(found.machine))
+        _print_wide(residuals_table(found.residuals))
 
 
 @hardware_app.command("calibrate")

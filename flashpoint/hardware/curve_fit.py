@@ -6,6 +6,7 @@ and not its square: a benchmark on a shared machine has outliers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,11 +21,16 @@ _SOFT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a fit begins, and between what it stays; all above 0."""
+    """Where a fit begins, and between what it stays; all above 0. Of several beginnings the best end counts."""
 
-    start: float
+    start: float | tuple[float, ...]
     low: float
     high: float
+
+    @property
+    def starts(self) -> tuple[float, ...]:
+        """All beginnings."""
+        return self.start if isinstance(self.start, tuple) else (self.start,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,11 @@ def fit(
     def errors(x: Floats) -> Floats:
         return np.log(predict(numbers(x)) / measured)
 
-    start = np.log([ranges[name].start for name in names])
-    found = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, max_nfev=100)
-    return numbers(found.x)
+    ends = [
+        least_squares(errors, np.log(start), bounds=(low, high), loss="soft_l1", f_scale=_SOFT, max_nfev=100)
+        for start in itertools.product(*(ranges[name].starts for name in names))
+    ]
+    return numbers(min(ends, key=lambda end: end.cost).x)
 
 
 def residual(what: str, predicted: Floats, measured: Floats) -> Residual:

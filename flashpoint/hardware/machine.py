@@ -107,6 +107,12 @@ class Machine:
     numbers: dict[str, Number] = field(default_factory=dict, compare=False, hash=False, repr=False)
     note: str = ""
 
+    @classmethod
+    def of(cls, name: str, numbers: dict[str, Number], note: str = "") -> Machine:
+        """A machine of all of its numbers (`NUMBERS`), at the middle of their ranges."""
+        values: dict[str, Any] = {key: _at(key, number, "middle") for key, number in numbers.items()}
+        return cls(name=name, numbers=numbers, note=note, **values)
+
     def at(self, end: End) -> Machine:
         """The machine with every number at the slow, middle or fast end of its range."""
         values: dict[str, Any] = {name: _at(name, number, end) for name, number in self.numbers.items()}
@@ -159,8 +165,7 @@ def read_machine(path: Path) -> Machine:
         raise InvalidValue(f"{path}, numbers", sorted(unknown), f"some of {', '.join(NUMBERS)}")
     if missing:
         raise InvalidValue(f"{path}, numbers", f"without {', '.join(sorted(missing))}", "all of them")
-    values: dict[str, Any] = {name: _at(name, n, "middle") for name, n in profile.numbers.items()}
-    return Machine(name=profile.name, numbers=profile.numbers, note=profile.note, **values)
+    return Machine.of(profile.name, profile.numbers, profile.note)
 
 
 def write_machine(machine: Machine, path: Path) -> None:

@@ -23,7 +23,7 @@ from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work import V41Work
-from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
+from flashpoint.models.deepseek_v41.work_formats import WorkFormats, plain_formats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import decode_path
 from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.work import StepShape, StepWork
@@ -74,7 +74,7 @@ class Deployment:
         self.config = config
         self.text = text or load_text_config(config.model)
         self.machine = machine or load_machine(config.hardware).at(config.end)
-        self.formats = formats or released_formats(self.text, config.expert_math)
+        self.formats = formats or _formats(self.text, config)
         self.spec = spec or cache_spec(self.text, "codes")
         if config.block_tokens % token_share:
             raise InvalidValue(
@@ -218,3 +218,11 @@ class Deployment:
             raise InvalidValue("layout", str(layout), f"TP that divides {heads} heads and {groups} groups")
         tokens = self.config.prefill_step_tokens if layout is self.prefill_layout else self.config.step_tokens
         self.memory(layout, tokens)
+
+
+def _formats(text: TextConfig, config: DeploymentConfig) -> WorkFormats:
+    if config.formats == "released":
+        return released_formats(text, config.expert_math)
+    if config.formats == "float32":
+        return plain_formats(text, 4, 4, "fp32")
+    return plain_formats(text, 2, 2, "bf16")
