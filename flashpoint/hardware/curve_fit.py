@@ -21,7 +21,7 @@ _SOFT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Where a fit begins, and between what it stays; all above 0. Of several beginnings the best end counts."""
+    """Where a fit begins, and between what it stays; all above 0. Of several beginnings the best counts."""
 
     start: float | tuple[float, ...]
     low: float
