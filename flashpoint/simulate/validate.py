@@ -13,7 +13,7 @@ from flashpoint.simulate.deployment import Deployment
 from flashpoint.simulate.play import Outcome, Sessions, play
 from flashpoint.simulate.published import Figures, Fit, Point
 
-SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Sessions per accelerator at most, for points whose concurrency was not published."""
 FIGURES = tuple(Figures.model_fields)
 
