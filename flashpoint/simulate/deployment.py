@@ -14,7 +14,7 @@ from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import Acceptance, make_acceptance
-from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
+from flashpoint.hardware.cost import CostOptions, Limits, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -99,6 +99,11 @@ class Deployment:
     def accelerators(self) -> int:
         """All of them."""
         return self.config.accelerators
+
+    @property
+    def limits(self) -> Limits:
+        """The physical limits of one accelerator."""
+        return self._pricer.limits
 
     def memory(self, layout: Layout, step_tokens: int) -> RankMemory:
         """How a rank's memory divides. Raises InvalidValue when not even one block is left."""

@@ -5,11 +5,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from flashpoint.agentx.archive import STEPS_SCHEMA, Archive, ArchiveError, ArchiveWriter, ServerInfo
+from flashpoint.agentx.archive import Archive, ArchiveError, ArchiveWriter, ServerInfo
 from flashpoint.agentx.report import marks, write_report
 from flashpoint.agentx.report.figures import FIGURES
 from flashpoint.agentx.summary import summarize
@@ -21,6 +20,7 @@ from tests.agentx.made_records import (
     made_level_info,
     made_record,
     made_run_info,
+    made_steps,
 )
 
 NASTY = "</script><script>alert(1)</script>&\"'{{ 7*7 }}"
@@ -154,21 +154,10 @@ def test_rules_and_their_reasons_are_shown(tmp_path: Path) -> None:
 def test_steps_and_what_is_missing_for_shares_of_the_machine(tmp_path: Path) -> None:
     records = [made_record()]
     writer = ArchiveWriter(tmp_path / "run", made_run_info())
-    steps = pa.table(
-        [
-            [0, 0, 0],
-            [0, 1, 2],
-            [0.0, 0.2, 0.3],
-            [0.2, 0.1, 0.1],
-            [100, 0, 0],
-            [1, 2, 2],
-            *([[0] * 3] * 4),
-            [1] * 3,
-            [0] * 3,
-            [1] * 3,
-            [0] * 3,
-        ],
-        schema=STEPS_SCHEMA,
+    steps = made_steps(
+        {"seconds": 0.2, "prefill_tokens": 100, "decode_tokens": 1},
+        {"step": 1, "start": 0.2, "seconds": 0.1, "decode_tokens": 2},
+        {"step": 2, "start": 0.3, "seconds": 0.1, "decode_tokens": 2},
     )
     writer.add_level(made_level_info(records, end=1.0), records, steps=steps)
     writer.finish("complete", None, "2026-01-01T00:00:00+00:00")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.agentx import metrics
-from flashpoint.agentx.archive import SERIES_SCHEMA, STEPS_SCHEMA, Archive, ServerInfo, read_archive
+from flashpoint.agentx.archive import SERIES_SCHEMA, Archive, ServerInfo, read_archive
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.report.columns import read_columns
 from flashpoint.agentx.report.distributions import distributions
@@ -25,7 +25,7 @@ from flashpoint.agentx.report.server_series import server_series
 from flashpoint.agentx.report.slices import Slices, slices_of
 from flashpoint.agentx.report.steps import level_steps, missing_for_shares
 from flashpoint.agentx.report.swim_lanes import MISSING, TICKS_PER_SECOND, pack_sessions
-from tests.agentx.made_records import made_archive, made_level_info, made_record, made_run_info
+from tests.agentx.made_records import made_archive, made_level_info, made_record, made_run_info, made_steps
 
 times = st.floats(0, 50).map(lambda value: round(value, 4))
 record = st.builds(
@@ -206,21 +206,9 @@ def test_our_own_servers_series() -> None:
 
 
 def test_shares_of_the_machine_need_every_number() -> None:
-    table = pa.table(
-        [
-            [0, 0],
-            [0, 1],
-            [0.0, 0.5],
-            [0.5, 0.25],
-            [1000, 0],
-            [10, 20],
-            *([[0, 0]] * 4),
-            [1, 1],
-            [0, 0],
-            [1, 1],
-            [0, 0],
-        ],
-        schema=STEPS_SCHEMA,
+    table = made_steps(
+        {"seconds": 0.5, "prefill_tokens": 1000, "decode_tokens": 10},
+        {"step": 1, "start": 0.5, "seconds": 0.25, "decode_tokens": 20},
     )
     limits = {"peak_tflops": 100, "hbm_gbps": 1000, "gflop_per_prefill_token": 20.0}
     work = {"gflop_per_decode_token": 40.0, "gb_read_per_step": 50.0}
