@@ -111,6 +111,10 @@ def replay_engine(
     executor: ExecutorConfig,
     tiers: TierConfig,
     checkpoint: Folder,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="the machine this is, by name or profile file: archives shares of its limits"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Replay agent sessions into an engine of this process, without HTTP; archives its steps, too."""
@@ -120,7 +124,11 @@ def replay_engine(
     from flashpoint.agentx.table import render_table
     from flashpoint.engine.clock import WallClock
     from flashpoint.executor.build import build_core, load_for_engine
+    from flashpoint.hardware.cost import Limits
+    from flashpoint.hardware.machine import load_machine
 
+    machine = None if hardware is None else load_machine(hardware)
+    floors = None if machine is None else Limits(machine)
     loaded, sized = load_for_engine(checkpoint, engine, executor, tiers)
     clock = WallClock()
     first = build_core(loaded, sized, tiers, clock)
@@ -133,7 +141,8 @@ def replay_engine(
         load,
         max_context=context,
         model=checkpoint.resolve().name,
-        settings=plain(sized, executor, tiers),
+        settings=plain(sized, executor, tiers) | ({} if machine is None else {"machine": machine.as_json()}),
+        floors=floors,
     )
     if as_json:
         print(json.dumps(summary.as_dict()))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from itertools import count, cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,19 +32,14 @@ from flashpoint.engine.request import Request
 from flashpoint.engine.sampling import SamplingParams
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
-from flashpoint.executor.build import load_for_engine
+from flashpoint.executor.build import load_for_engine, step_counter
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.executor.torch_executor import TorchExecutor
-from flashpoint.hardware.acceptance import ForcedAcceptance
 from flashpoint.hardware.cost import CostOptions, StepPricer
 from flashpoint.hardware.curve_fit import Floats, Range, Residual, fit, residual
 from flashpoint.hardware.machine import NUMBERS, Machine, Number
-from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.init import init_checkpoint
-from flashpoint.models.deepseek_v41.work import V41Work
-from flashpoint.models.deepseek_v41.work_formats import plain_formats
-from flashpoint.models.work import StepShape, StepWork
-from flashpoint.parallel.layout import parse_layout
+from flashpoint.models.work import StepWork
 
 PRODUCT_WIDTHS = (256, 512, 1024, 2048)
 READ_BYTES = tuple(1 << power for power in range(18, 28))
@@ -128,13 +122,11 @@ def timed_steps(
     loaded, engine = load_for_engine(checkpoint, ENGINE, ExecutorConfig(threads=threads), TierConfig())
     executor = TorchExecutor(loaded, engine)
     core = EngineCore(Scheduler(engine, executor.capacity, ()), executor, clock_for(threads))
-    text = loaded.config.text
-    work = V41Work(text, plain_formats(text, 4, 4, "fp32"), drafts=False)
-    counter = VirtualRank(executor.capacity, work, ForcedAcceptance(Fraction(1), 0))
+    counter, vocab_size = step_counter(loaded), loaded.config.text.vocab_size
     records: list[StepRecord] = []
     core.add_observer(records.append)
     rng = np.random.default_rng(0)
-    alone, numbers, steps = parse_layout("TP1"), count(), list[TimedStep]()
+    numbers, steps = count(), list[TimedStep]()
     load = 1
     began = time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
@@ -142,16 +134,12 @@ def timed_steps(
         if len(steps) % STEPS_PER_LOAD == 0:
             load = int(rng.integers(1, ENGINE.max_running + 1))
         while core.stats().running + core.stats().waiting < load:
-            core.submit(_random_request(f"measure-{next(numbers)}", text.vocab_size, rng))
+            core.submit(_random_request(f"measure-{next(numbers)}", vocab_size, rng))
         plan = core.begin()
         if plan is None:
             continue
         core.finish(executor.execute(plan))
-        rows = counter.rows(plan, 0)
-        shape = StepShape(
-            rows.encoder, rows.decoder, rows.head_rows, rows.drafted, rows.encoder.rows, rows.decoder.rows
-        )
-        steps.append(TimedStep(work.step(shape, alone), rows.encoder.rows, records[-1].seconds))
+        steps.append(TimedStep(counter.work(plan), plan.rows, records[-1].seconds))
     core.close()
     return steps
 

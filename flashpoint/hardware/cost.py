@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from flashpoint.engine.plan import StepCounts
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.collectives import exchange_seconds, transfer_seconds
 from flashpoint.hardware.machine import Machine
@@ -19,6 +20,7 @@ from flashpoint.models.work import Family, Precision, StepWork
 
 Resource = Literal["memory", "math", "link", "latency", "host"]
 PRECISIONS: tuple[Precision, ...] = ("fp4", "fp8", "bf16", "fp32")
+NOTHING = StepCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ class StepTime:
 
     floors: seconds it would take if one resource, at its physical peak, were all that counts (no efficiency
         enters); over `seconds` that is the share of the machine's limit that the step reaches.
+    counts: what the step asked of the machine.
     """
 
     seconds: float
     families: Mapping[Family, float]
     resources: Mapping[Resource, float]
     floors: Mapping[Resource, float]
+    counts: StepCounts = NOTHING
 
     @property
     def binding(self) -> Resource:
@@ -60,11 +64,38 @@ class _Rates:
     latency: float
 
 
+class Limits:
+    """The physical limits of a machine, without any efficiency; calling it gives `StepTime.floors`.
+
+    Raises InvalidValue for a machine without memory or host bandwidth.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        for name in ("memory_bandwidth", "host_bandwidth"):
+            if not getattr(machine, name) > 0:
+                raise InvalidValue(f"{machine.name}, {name}", getattr(machine, name), "bytes/s, above 0")
+        self._machine = machine
+        self._flop = [1 / peak(machine, precision) for precision in PRECISIONS]
+
+    def __call__(self, counts: StepCounts) -> dict[Resource, float]:
+        """Seconds that each resource would take, were it all that counts."""
+        m, (fp4, fp8, bf16, fp32) = self._machine, self._flop
+        math = counts.flops_fp4 * fp4 + counts.flops_fp8 * fp8
+        math += counts.flops_bf16 * bf16 + counts.flops_fp32 * fp32
+        return {
+            "memory": counts.memory_bytes / m.memory_bandwidth,
+            "math": math,
+            "link": counts.link_bytes / m.link_bandwidth if m.link_bandwidth else 0.0,
+            "host": counts.host_bytes / m.host_bandwidth,
+        }
+
+
 class StepPricer:
     """Prices steps on one machine; calling it with a step's work gives its time."""
 
     def __init__(self, machine: Machine, options: CostOptions) -> None:
         self.machine = machine
+        self.limits = Limits(machine)
         self._options = options
         gap = 0.0 if options.graphs else machine.launch_gap
         self._latency = machine.kernel_latency + gap
@@ -93,7 +124,7 @@ class StepPricer:
         families: dict[Family, float] = {}
         memory_spent = math_spent = link_spent = 0.0
         latency_spent = machine.step_overhead
-        memory_floor = math_floor = host_floor = 0.0
+        host_spent = 0.0
         behind_experts = "moe" in work.kernels
         dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
         for family, kernels in work.kernels.items():
@@ -103,7 +134,6 @@ class StepPricer:
             memory, math = moved * rates.byte, 0.0
             for precision, flops in kernels.flops.items():
                 math += flops * rates.flop[precision]
-                math_floor += flops * self._flop[precision]
             waits = kernels.kernels * rates.latency
             if early_loads:
                 weights = kernels.weight_bytes * rates.byte
@@ -125,11 +155,9 @@ class StepPricer:
                 latency_spent += waits
             host = kernels.host_bytes * self._host_byte
             families[family] = seconds + host
-            memory_floor += moved * self._byte
-            host_floor += host
-        exchanged = sent = 0.0
+            host_spent += host
+        exchanged = 0.0
         for exchange in work.exchanges:
-            sent += exchange.count * exchange.bytes
             seconds = exchange_seconds(exchange, machine)
             if exchange.kind == "all_to_all":
                 if behind_experts:
@@ -137,6 +165,7 @@ class StepPricer:
             elif exchange.ranks > 1 and exchange.kind == "all_reduce" and not self._options.fused_reductions:
                 seconds += exchange.count * self._latency  # a fused reduction is part of the next kernel
             exchanged += seconds
+        counts = work.counts()
         return StepTime(
             sum(families.values()) + exchanged + machine.step_overhead,
             families,
@@ -145,14 +174,10 @@ class StepPricer:
                 "math": math_spent,
                 "link": link_spent + exchanged,
                 "latency": latency_spent,
-                "host": host_floor,
+                "host": host_spent,
             },
-            {
-                "memory": memory_floor,
-                "math": math_floor,
-                "link": sent / machine.link_bandwidth if sent and machine.link_bandwidth else 0.0,
-                "host": host_floor,
-            },
+            self.limits(counts),
+            counts,
         )
 
 

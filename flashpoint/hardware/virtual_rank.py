@@ -12,7 +12,7 @@ import numpy as np
 
 from flashpoint.cache.transfer import Run
 from flashpoint.engine.executor import Capacity
-from flashpoint.engine.plan import Chunk, Sampled, StepPlan, StepResult
+from flashpoint.engine.plan import Chunk, Sampled, StepCounts, StepPlan, StepResult
 from flashpoint.hardware.acceptance import Acceptance
 from flashpoint.models.work import ModelWork, S
 
@@ -63,33 +63,13 @@ class VirtualRank(Generic[S]):
 
     def rows(self, plan: StepPlan, after: int) -> RankRows[S]:
         """What the step computes when `after` equal steps came before it."""
-        encoder = decoder = self._work.sums(0, 0)
-        head_rows = 0
-        verify = self._capacity.draft_tokens + 1
-        firsts = []
-        for chunk in plan.chunks:
-            first = chunk.start
-            if after:
-                first += self._acceptance.tokens_after(chunk.request_id, _generated(chunk), after)
-            if chunk.rows == verify and chunk.decoder_rows is None and chunk.sampling is not None:
-                firsts.append(first)
-                continue
-            every = self._work.sums(first, chunk.rows)
-            encoder = encoder + every
-            if chunk.decoder_rows is None or chunk.decoder_rows >= chunk.rows:
-                decoder = decoder + every
-            elif chunk.decoder_rows:
-                decoder = decoder + self._work.sums(
-                    first + chunk.rows - chunk.decoder_rows, chunk.decoder_rows
-                )
-            if chunk.sampling is not None:
-                head_rows += 1 + chunk.draft_tokens
-        if firsts:
-            every = self._work.sums_of(np.array(firsts, dtype=np.int64), verify)
-            encoder, decoder = encoder + every, decoder + every
-            head_rows += every.rows
-        sampling = sum(chunk.sampling is not None for chunk in plan.chunks)
-        return RankRows(encoder, decoder, head_rows, sampling if self._capacity.draft_tokens else 0)
+        firsts = [chunk.start for chunk in plan.chunks]
+        if after:
+            firsts = [
+                first + self._acceptance.tokens_after(chunk.request_id, _generated(chunk), after)
+                for first, chunk in zip(firsts, plan.chunks, strict=True)
+            ]
+        return rank_rows(self._work, plan, firsts, self._capacity.draft_tokens)
 
     def most_steps(self, plan: StepPlan) -> int:
         """How many equal steps the plan may stand for: to the first end, within the blocks that are free."""
@@ -104,8 +84,8 @@ class VirtualRank(Generic[S]):
         spare = plan.repeat_blocks - len(plan.chunks)
         return max(1, min(to_end, spare * self._capacity.block_tokens // per_step))
 
-    def result(self, plan: StepPlan, steps: int) -> StepResult:
-        """What the plan yields after `steps` equal steps."""
+    def result(self, plan: StepPlan, steps: int, counts: StepCounts) -> StepResult:
+        """What the plan yields after `steps` equal steps, which asked `counts` of the machine."""
         sampled = []
         for chunk in plan.chunks:
             if chunk.sampling is None:
@@ -114,7 +94,7 @@ class VirtualRank(Generic[S]):
             if _decodes(plan, chunk):
                 count = self._acceptance.tokens_after(chunk.request_id, _generated(chunk), steps)
             sampled.append(Sampled(chunk.request_id, (0,) * count))
-        return StepResult(plan.step, tuple(sampled), steps=steps)
+        return StepResult(plan.step, tuple(sampled), steps=steps, counts=counts)
 
     def tokens_by_step(self, plan: StepPlan, chunk: Chunk, steps: int) -> list[int]:
         """New tokens of a sampling chunk after each of `steps` equal steps, cut at its end."""
@@ -127,6 +107,35 @@ class VirtualRank(Generic[S]):
     def forget(self, request_id: str) -> None:
         """The request is over."""
         self._acceptance.forget(request_id)
+
+
+def rank_rows(work: ModelWork[S], plan: StepPlan, firsts: list[int], draft_tokens: int) -> RankRows[S]:
+    """What a rank computes of `plan`, virtual or real, with each chunk's rows from `firsts` on.
+
+    draft_tokens: drafts that a decoding sequence verifies in each step.
+    """
+    encoder = decoder = work.sums(0, 0)
+    head_rows = 0
+    verify = draft_tokens + 1
+    verified = []
+    for chunk, first in zip(plan.chunks, firsts, strict=True):
+        if chunk.rows == verify and chunk.decoder_rows is None and chunk.sampling is not None:
+            verified.append(first)
+            continue
+        every = work.sums(first, chunk.rows)
+        encoder = encoder + every
+        if chunk.decoder_rows is None or chunk.decoder_rows >= chunk.rows:
+            decoder = decoder + every
+        elif chunk.decoder_rows:
+            decoder = decoder + work.sums(first + chunk.rows - chunk.decoder_rows, chunk.decoder_rows)
+        if chunk.sampling is not None:
+            head_rows += 1 + chunk.draft_tokens
+    if verified:
+        every = work.sums_of(np.array(verified, dtype=np.int64), verify)
+        encoder, decoder = encoder + every, decoder + every
+        head_rows += every.rows
+    sampling = sum(chunk.sampling is not None for chunk in plan.chunks)
+    return RankRows(encoder, decoder, head_rows, sampling if draft_tokens else 0)
 
 
 def _decodes(plan: StepPlan, chunk: Chunk) -> bool:

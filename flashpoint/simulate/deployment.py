@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from flashpoint.cache.spec import CacheSpec
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.executor import Capacity
@@ -15,15 +14,14 @@ from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import Acceptance, make_acceptance
 from flashpoint.hardware.collectives import check_reach, copy_seconds
-from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
+from flashpoint.hardware.cost import CostOptions, Limits, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
-from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work import V41Work
-from flashpoint.models.deepseek_v41.work_formats import WorkFormats, plain_formats, released_formats
+from flashpoint.models.deepseek_v41.work_formats import computed_formats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import decode_path
 from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.work import StepShape, StepWork
@@ -32,7 +30,7 @@ from flashpoint.parallel.router import Router
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.fleet import EnginePool, Fleet
 from flashpoint.simulate.front_end import FrontEnd, FrontEndCost
-from flashpoint.simulate.models import load_text_config
+from flashpoint.simulate.models import load_model_config
 from flashpoint.sizes import format_size
 
 
@@ -60,22 +58,20 @@ class Deployment:
     """
 
     def __init__(
-        self,
-        config: DeploymentConfig,
-        machine: Machine | None = None,
-        *,
-        text: TextConfig | None = None,
-        formats: WorkFormats | None = None,
-        spec: CacheSpec | None = None,
-        token_share: int = 64,
+        self, config: DeploymentConfig, machine: Machine | None = None, *, token_share: int = 64
     ) -> None:
-        """machine: instead of the one that `config` names, as it is.  formats, spec: instead of the released.
+        """machine: instead of the one that `config` names, as it is.
         token_share: tokens of a trace's block; a cache block is one or several of them."""
         self.config = config
-        self.text = text or load_text_config(config.model)
+        model = load_model_config(config.model)
+        self.text = model.text
         self.machine = machine or load_machine(config.hardware).at(config.end)
-        self.formats = formats or _formats(self.text, config)
-        self.spec = spec or cache_spec(self.text, "codes")
+        self.formats = (
+            released_formats(self.text, config.expert_math)
+            if config.formats == "released"
+            else computed_formats(model, config.formats, "codes")
+        )
+        self.spec = cache_spec(self.text, "codes")
         if config.block_tokens % token_share:
             raise InvalidValue(
                 "block_tokens", config.block_tokens, f"a multiple of {token_share}, the trace's"
@@ -102,6 +98,11 @@ class Deployment:
     def accelerators(self) -> int:
         """All of them."""
         return self.config.accelerators
+
+    @property
+    def limits(self) -> Limits:
+        """The physical limits of one accelerator."""
+        return self._pricer.limits
 
     def memory(self, layout: Layout, step_tokens: int) -> RankMemory:
         """How a rank's memory divides. Raises InvalidValue when not even one block is left."""
@@ -218,11 +219,3 @@ class Deployment:
             raise InvalidValue("layout", str(layout), f"TP that divides {heads} heads and {groups} groups")
         tokens = self.config.prefill_step_tokens if layout is self.prefill_layout else self.config.step_tokens
         self.memory(layout, tokens)
-
-
-def _formats(text: TextConfig, config: DeploymentConfig) -> WorkFormats:
-    if config.formats == "released":
-        return released_formats(text, config.expert_math)
-    if config.formats == "float32":
-        return plain_formats(text, 4, 4, "fp32")
-    return plain_formats(text, 2, 2, "bf16")

@@ -116,7 +116,8 @@ def test_a_missing_precision_runs_in_the_next():
     wider = StepWork({"moe": KernelWork({"fp8": 1e15})})
     machine = load_machine("h100")
     assert machine.fp4 == 0
-    assert StepPricer(machine, CostOptions())(work) == StepPricer(machine, CostOptions())(wider)
+    times = [StepPricer(machine, CostOptions())(each) for each in (work, wider)]
+    assert replace(times[0], counts=times[1].counts) == times[1]
 
 
 def by_hand(**changes):
