@@ -1,9 +1,9 @@
 """How long a rank's step takes on a machine, and what it waits for.
 
 A family of kernels takes the longer of its memory traffic and its mathematics, and the latencies of its
-launches on top: kernels wait for each other. With early loads a kernel's weights are on their way while the
-kernel before it still runs, so that a family takes the longer of the two sums. Exchanges and the CPU link
-come in between. Source: the project's spec, performance-model.md sections 6 and 9.
+launches on top: kernels wait for each other. With early loads weights are on their way while the kernel
+before still runs: behind the latencies, as far as they last. Exchanges and the CPU link come in between.
+Source: the project's spec, performance-model.md sections 6 and 9.
 """
 
 from __future__ import annotations
@@ -74,9 +74,20 @@ class Limits:
         return {
             "memory": counts.memory_bytes / m.memory_bandwidth,
             "math": math,
-            "link": counts.link_bytes / m.link_bandwidth if counts.link_bytes else 0.0,
+            "link": counts.link_bytes / m.link_bandwidth if counts.link_bytes and m.link_bandwidth else 0.0,
             "host": counts.host_bytes / m.host_bandwidth,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What a family's kernels reach: s a byte, s a FLOP, and s a kernel of ramps and latency."""
+
+    byte: float
+    flop: dict[Precision, float]
+    memory_ramp: float
+    math_ramp: float
+    latency: float
 
 
 class StepPricer:
@@ -86,14 +97,29 @@ class StepPricer:
         self.machine = machine
         self.limits = Limits(machine)
         self._options = options
-        self._latency = machine.kernel_latency + (0.0 if options.graphs else machine.launch_gap)
-        self._flop = {precision: 1 / peak(machine, precision) for precision in PRECISIONS}
-        self._byte = 1 / machine.memory_bandwidth
+        gap = 0.0 if options.graphs else machine.launch_gap
+        self._latency = machine.kernel_latency + gap
+        flop = {p: 1 / peak(machine, p) for p in PRECISIONS}
         self._host_byte = 1 / machine.host_bandwidth
+        reached = 1 / machine.memory_bandwidth / machine.locality
+        self._dense = _Rates(
+            reached / machine.memory_share,
+            {p: flop[p] / _math_share(machine, p, grouped=False) for p in PRECISIONS},
+            machine.memory_ramp * reached / machine.memory_share,
+            machine.math_ramp,
+            self._latency,
+        )
+        self._grouped = _Rates(
+            reached / machine.moe_memory_share,
+            {p: flop[p] / _math_share(machine, p, grouped=True) for p in PRECISIONS},
+            0.0,
+            0.0,
+            machine.moe_kernel_latency + gap,
+        )
 
     def __call__(self, work: StepWork) -> StepTime:
         """Seconds of `work`."""
-        machine, options, latency = self.machine, self._options, self._latency
+        machine, early_loads = self.machine, self._options.early_loads
         families: dict[Family, float] = {}
         memory_spent = math_spent = link_spent = 0.0
         latency_spent = machine.step_overhead
@@ -102,23 +128,30 @@ class StepPricer:
         dispatched = sum(transfer_seconds(e, machine) for e in work.exchanges if e.kind == "all_to_all")
         for family, kernels in work.kernels.items():
             grouped = family == "moe"
-            memory_peak = kernels.device_bytes * self._byte
-            math_peak = 0.0
+            rates = self._grouped if grouped else self._dense
+            moved = kernels.device_bytes
+            memory, math = moved * rates.byte, 0.0
             for precision, flops in kernels.flops.items():
-                math_peak += flops * self._flop[precision]
-            memory = memory_peak / (machine.moe_memory_share if grouped else machine.memory_share)
-            math = math_peak / (machine.moe_math_share if grouped else machine.math_share)
-            # Dispatch and combine run inside the experts' kernel: what they move hides behind it (MegaMoE).
-            moved = dispatched if grouped else 0.0
-            busy, waits = max(memory, math, moved), kernels.kernels * latency
-            seconds = max(busy, waits) if options.early_loads else busy + waits
-            latency_spent += seconds - busy
-            if memory == busy:
-                memory_spent += busy
-            elif math == busy:
-                math_spent += busy
+                math += flops * rates.flop[precision]
+            waits = kernels.kernels * rates.latency
+            if early_loads:
+                weights = kernels.weight_bytes * rates.byte
+                memory_path = memory - weights + max(weights, waits)
             else:
-                link_spent += busy
+                memory_path = memory + (kernels.kernels * rates.memory_ramp if moved else 0.0) + waits
+            math_path = math + (kernels.kernels * rates.math_ramp if math else 0.0) + waits
+            # Dispatch and combine run inside the experts' kernel: what they move hides behind it (MegaMoE).
+            link_path = (dispatched if grouped else 0.0) + waits
+            seconds = max(memory_path, math_path, link_path)
+            if seconds == memory_path:
+                memory_spent += memory
+                latency_spent += seconds - memory
+            elif seconds == math_path:
+                math_spent += math
+                latency_spent += seconds - math
+            else:
+                link_spent += dispatched
+                latency_spent += waits
             host = kernels.host_bytes * self._host_byte
             families[family] = seconds + host
             host_spent += host
@@ -128,8 +161,8 @@ class StepPricer:
             if exchange.kind == "all_to_all":
                 if behind_experts:
                     seconds -= transfer_seconds(exchange, machine)
-            elif exchange.ranks > 1 and not (exchange.kind == "all_reduce" and options.fused_reductions):
-                seconds += exchange.count * latency  # a fused reduction is part of the next kernel
+            elif exchange.ranks > 1 and exchange.kind == "all_reduce" and not self._options.fused_reductions:
+                seconds += exchange.count * self._latency  # a fused reduction is part of the next kernel
             exchanged += seconds
         counts = work.counts()
         return StepTime(
@@ -148,10 +181,20 @@ class StepPricer:
 
 
 def peak(machine: Machine, precision: Precision) -> float:
-    """FLOP/s of a precision, or of the next wider one that the machine has."""
+    """FLOP/s of a precision, or of the next wider one. Raises InvalidValue where the machine has neither."""
+    return float(getattr(machine, _multiplied_in(machine, precision)))
+
+
+def _multiplied_in(machine: Machine, precision: Precision) -> Precision:
     for candidate in PRECISIONS[PRECISIONS.index(precision) :]:
-        if value := getattr(machine, candidate):
-            return float(value)
+        if getattr(machine, candidate):
+            return candidate
     raise InvalidValue(
         f"{machine.name}, numbers", "no FLOP/s in fp32", "the widest precision it multiplies in"
     )
+
+
+def _math_share(machine: Machine, precision: Precision, *, grouped: bool) -> float:
+    used = _multiplied_in(machine, precision)
+    of_experts = "moe_" if grouped and used in ("fp4", "fp8") else ""
+    return float(getattr(machine, f"{of_experts}math_share_{used}"))

@@ -6,7 +6,7 @@ from typing import Generic
 
 from flashpoint.engine.plan import StepCounts, StepPlan
 from flashpoint.hardware.virtual_rank import rank_rows
-from flashpoint.models.work import ModelWork, S, StepShape
+from flashpoint.models.work import ModelWork, S, StepShape, StepWork
 from flashpoint.parallel.layout import Layout
 
 ALONE = Layout()
@@ -22,6 +22,10 @@ class StepCounter(Generic[S]):
 
     def __call__(self, plan: StepPlan) -> StepCounts:
         """FLOPs, bytes and kernels of `plan`."""
+        return self.work(plan).counts()
+
+    def work(self, plan: StepPlan) -> StepWork:
+        """The same by kernels, as a `StepPricer` takes it."""
         firsts = [chunk.start for chunk in plan.chunks]
         rows = rank_rows(self._work, plan, firsts, self._draft_tokens)
         shape = StepShape(
@@ -32,4 +36,4 @@ class StepCounter(Generic[S]):
             rows.encoder.rows,
             rows.decoder.rows,
         )
-        return self._work.step(shape, ALONE).counts()
+        return self._work.step(shape, ALONE)

@@ -14,6 +14,7 @@ from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import Acceptance, make_acceptance
+from flashpoint.hardware.collectives import check_reach, copy_seconds
 from flashpoint.hardware.cost import CostOptions, Limits, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
@@ -22,7 +23,7 @@ from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work import V41Work
-from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
+from flashpoint.models.deepseek_v41.work_formats import WorkFormats, computed_formats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import decode_path
 from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.work import StepShape, StepWork
@@ -73,7 +74,7 @@ class Deployment:
         self.config = config
         self.text = text or load_text_config(config.model)
         self.machine = machine or load_machine(config.hardware).at(config.end)
-        self.formats = formats or released_formats(self.text, config.expert_math)
+        self.formats = formats or _formats(self.text, config)
         self.spec = spec or cache_spec(self.text, "codes")
         if config.block_tokens % token_share:
             raise InvalidValue(
@@ -94,6 +95,8 @@ class Deployment:
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
                 self._check(layout)
+        if self.prefill_layout is not None:
+            check_reach(self.accelerators, self.machine)
 
     @property
     def accelerators(self) -> int:
@@ -138,12 +141,9 @@ class Deployment:
 
     def hand_over_seconds(self, tokens: int) -> float:
         """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""
-        m = self.machine
-        inside = self.accelerators <= m.domain
-        speed, latency = (m.link_bandwidth, m.link_latency) if inside else (m.nic_bandwidth, m.nic_latency)
         per_token = self.spec.block_bytes(self.config.block_tokens) / self.config.block_tokens
         moved = tokens * per_token + self.spec.bytes_per_sequence
-        return latency + m.exchange_latency + moved / (speed * m.link_share)
+        return copy_seconds(moved, self.accelerators, self.machine)
 
     def fleet(self, clock: VirtualClock, seed: int) -> tuple[Fleet, list[EngineCore]]:
         """A fresh fleet on `clock`, and its engines."""
@@ -214,6 +214,7 @@ class Deployment:
         return make_acceptance(self.config.acceptance_rule, mean, drafts, seed)
 
     def _check(self, layout: Layout) -> None:
+        check_reach(layout.ranks, self.machine)
         experts = self.text.n_routed_experts
         if layout.ep > 1 and experts % layout.ep:
             raise InvalidValue("layout", str(layout), f"EP that divides {experts} experts")
@@ -222,3 +223,9 @@ class Deployment:
             raise InvalidValue("layout", str(layout), f"TP that divides {heads} heads and {groups} groups")
         tokens = self.config.prefill_step_tokens if layout is self.prefill_layout else self.config.step_tokens
         self.memory(layout, tokens)
+
+
+def _formats(text: TextConfig, config: DeploymentConfig) -> WorkFormats:
+    if config.formats == "released":
+        return released_formats(text, config.expert_math)
+    return computed_formats(text, config.formats, "codes")

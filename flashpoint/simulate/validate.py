@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashpoint.hardware.machine import End, Machine, load_machine
+from flashpoint.hardware.machine import End, Machine, Number, load_machine
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
 from flashpoint.simulate.play import Outcome, Sessions, play
 from flashpoint.simulate.published import Figures, Fit, Point
 
-SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Sessions per accelerator at most, for points whose concurrency was not published."""
 FIGURES = tuple(Figures.model_fields)
 
@@ -75,11 +75,12 @@ class Predictor:
         return self._known[key]
 
 
-def with_numbers(machine: Machine, numbers: dict[str, float]) -> Machine:
+def with_numbers(machine: Machine, fitted: dict[str, float]) -> Machine:
     """The machine with fitted numbers."""
-    for name, value in numbers.items():
-        machine = machine.with_number(name, value, "fit on published points")
-    return machine
+    source = "fit on published points"
+    return machine.with_numbers(
+        {name: Number(value=value, kind="measured", source=source) for name, value in fitted.items()}
+    )
 
 
 def compare(

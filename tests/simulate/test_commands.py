@@ -15,7 +15,7 @@ from flashpoint.agentx.step_rows import LIMITS
 from flashpoint.cli import app
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.cost import Limits
-from flashpoint.hardware.machine import load_machine
+from flashpoint.hardware.machine import Number, load_machine
 from flashpoint.models.deepseek_v41.init import init_checkpoint
 from flashpoint.simulate.config import DeploymentConfig, PlanConfig
 from flashpoint.simulate.plan import Target, best, pareto
@@ -61,6 +61,10 @@ def test_a_simulation_is_an_archive_like_any(corpus, tmp_path):
     assert rows[0]["n"] == len(archive.records)
 
 
+def made(value):
+    return Number(value=value, kind="measured", source="for a test")
+
+
 @pytest.mark.parametrize("layout", [["--layout", "TP4"], ["--layout", "DEP8", "--skew", "1.2"]])
 def test_no_step_beats_the_machine(corpus, tmp_path, layout):
     simulate(corpus, tmp_path / "run", *layout)
@@ -73,8 +77,7 @@ def test_no_step_beats_the_machine(corpus, tmp_path, layout):
 
 def test_a_real_run_says_what_its_steps_asked_of_the_machine(corpus, tmp_path):
     init_checkpoint("nano", tmp_path / "nano")
-    machine = load_machine("h100").with_number("memory_bandwidth", 2e10, "for a test")
-    machine = machine.with_number("fp32", 5e11, "for a test")
+    machine = load_machine("h100").with_numbers({"memory_bandwidth": made(2e10), "fp32": made(5e11)})
     (tmp_path / "cpu.json").write_text(json.dumps(machine.as_json()))
     options = [
         str(tmp_path / "nano"), "--corpus", str(corpus), "--duration", "3", "--warmup-requests", "0",
@@ -96,7 +99,7 @@ def test_a_real_run_says_what_its_steps_asked_of_the_machine(corpus, tmp_path):
 
 @pytest.mark.parametrize("number", ["memory_bandwidth", "host_bandwidth"])
 def test_a_machine_that_moves_nothing_is_refused(number):
-    machine = load_machine("h100").with_number(number, 0.0, "for a test")
+    machine = load_machine("h100").with_numbers({number: made(0.0)})
     with pytest.raises(InvalidValue, match=rf"{number}: got 0\.0; expected bytes/s, above 0"):
         Limits(machine)
 

@@ -112,7 +112,7 @@ def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, monkeyp
         layout="TP1", step_tokens=512, sequences=8, drafts=0, cache_tokens=cache_tokens, skew=1.0,
         fused_reductions=False, shared_in_routed=False, early_loads=False,
     )  # fmt: skip
-    formats = computed_formats(loaded.config, "float32", "codes")
+    formats = computed_formats(loaded.config.text, "float32", "codes", quantized=loaded.config.quantized)
     deployment = Deployment(
         config, load_machine("h100"), text=loaded.config.text, formats=formats, spec=loaded.cache_spec
     )
