@@ -51,9 +51,11 @@ def build_core(loaded: LoadedModel, engine: EngineConfig, tiers: TierConfig, clo
 
 def step_counter(loaded: LoadedModel) -> StepCounter[RowSums]:
     """What steps of a loaded model ask of this machine."""
-    numerics = loaded.model.numerics
-    formats = computed_formats(loaded.config, numerics.compute, numerics.entry_format)
-    return StepCounter(V41Work(loaded.config.text, formats, drafts=False))
+    numerics, config = loaded.model.numerics, loaded.config
+    formats = computed_formats(
+        config.text, numerics.compute, numerics.entry_format, quantized=config.quantized
+    )
+    return StepCounter(V41Work(config.text, formats, drafts=False))
 
 
 def load_for_engine(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flashpoint.models.deepseek_v41.cache_spec import EntryFormat, entry_bytes, index_key_bytes, window_bytes
-from flashpoint.models.deepseek_v41.config import ModelConfig, TextConfig
+from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.work import Precision
 
 
@@ -77,14 +77,18 @@ def released_formats(config: TextConfig, expert_math: Precision = "fp8") -> Work
 
 
 def computed_formats(
-    config: ModelConfig, compute: Literal["float32", "bfloat16"], entry_format: EntryFormat
+    config: TextConfig,
+    compute: Literal["float32", "bfloat16"],
+    entry_format: EntryFormat,
+    *,
+    quantized: bool = True,
 ) -> WorkFormats:
     """As the torch executor keeps and multiplies numbers (`weights.py`, `caches.py`), not as a file does.
 
     Weights are dequantised to `compute` at load; head, routers, mixers and pair compressors are fp32 always.
     Engram tables stay as stored.  compute, entry_format: those of `Numerics`.
+    quantized: the checkpoint is in the official form, its tables are not BF16.
     """
-    text = config.text
     size, math = _FLOATS[compute]
     return WorkFormats(
         expert=size,
@@ -94,10 +98,10 @@ def computed_formats(
         wide=4.0,
         pair=4.0,
         single=size,
-        table=1 + 1 / 32 if config.quantized else 2.0,
-        entry=entry_bytes(text.head_dim, entry_format),
-        key=index_key_bytes(text.index_head_dim, entry_format),
-        window=window_bytes(text.head_dim, entry_format),
+        table=1 + 1 / 32 if quantized else 2.0,
+        entry=entry_bytes(config.head_dim, entry_format),
+        key=index_key_bytes(config.index_head_dim, entry_format),
+        window=window_bytes(config.head_dim, entry_format),
         activation=size,
         routed=2 * size,
         expert_math=math,

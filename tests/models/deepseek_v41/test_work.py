@@ -280,7 +280,9 @@ def test_no_rows_are_no_work():
 def test_computed_formats_are_those_of_the_loaded_weights_and_caches(form):
     config = preset_files(PRESETS["nano"], form).config
     for numerics in (Numerics("exact"), Numerics("quantized"), Numerics("quantized", "bfloat16")):
-        formats = computed_formats(config, numerics.compute, numerics.entry_format)
+        formats = computed_formats(
+            config.text, numerics.compute, numerics.entry_format, quantized=config.quantized
+        )
         work = V41Work(config.text, formats, drafts=False)
         embedding = work.head_parameters * (4 - numerics.dtype.itemsize)
         loaded, _ = weight_bytes(config, numerics)
