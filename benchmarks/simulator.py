@@ -98,7 +98,7 @@ def play(config: DeploymentConfig, path: Path, lanes: int) -> dict[str, float]:
 
 
 def predicted(records: Sequence[RequestRecord]) -> dict[str, float]:
-    """The figures that AISimulate reports too, in its definitions; seconds, and tokens of all accelerators."""
+    """Figures that AISimulate reports too, in its definitions; seconds, and tokens of all accelerators."""
 
     def of(p: float, values: Sequence[float | None]) -> float:
         return metrics.percentile([v for v in values if v is not None], p) or 0.0
