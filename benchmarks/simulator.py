@@ -55,6 +55,13 @@ def session(number: int) -> Trace:
     return Trace(f"w-{number}", tuple(calls))
 
 
+def write_sessions(folder: Path) -> Path:
+    """W as a file of traces, one a line."""
+    written = folder / "w.jsonl"
+    written.write_bytes(b"".join(trace_json(session(number)) + b"\n" for number in range(SESSIONS)))
+    return written
+
+
 class Once(Lanes):
     """Lanes on which each of the sessions is played once; an idle lane stays idle when none is left."""
 
@@ -131,8 +138,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="w-") as folder:
         work = Path(folder)
-        written = work / "w.jsonl"
-        written.write_bytes(b"".join(trace_json(session(n)) + b"\n" for n in range(SESSIONS)))
+        written = write_sessions(work)
         model = aisimulate.v4_flash_sized(work) if options.model == "v4-flash-sized" else options.model
         config = DeploymentConfig(
             model=str(model), layout=options.layout, drafts=options.drafts, step_tokens=aisimulate.STEP_TOKENS

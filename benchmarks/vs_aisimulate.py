@@ -6,9 +6,10 @@
    behind cached contexts. Ours is V4.1's structure with V4-Flash's sizes (benchmarks/aisimulate.py), and
    V4.1-Flash itself.
 2. *V4.1-Flash on GB300*, for which it has tables of an eager runtime up to 5,120 tokens: the same.
-3. *What it refuses*: its words, and our slow, middle and fast ends of the same question.
+3. *What it refuses*: its words.
+4. *Our answer there*: W (benchmarks/simulator.py) on GB300 and on Rubin at the slow, middle and fast ends.
 
-No drafts anywhere; DEP8 batches are a rank's. `benchmarks/simulator.py --aisimulate` plays whole sessions.
+No drafts in steps; DEP8 batches are a rank's. `benchmarks/simulator.py --aisimulate` plays whole sessions.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import aisimulate
+from benchmarks.simulator import play, write_sessions
 from flashpoint.hardware.machine import End
 from flashpoint.models.work import StepShape
 from flashpoint.parallel.layout import parse_layout
@@ -39,6 +41,8 @@ V41 = "deepseek-ai/DeepSeek-V4.1-Flash"
 V41_TABLES = {"backend": "sglang", "backend_version": "dev-800cc9adea5b", "systems": "profiles/dsv41/full"}
 PLAIN_PATH = {"fused_reductions": False, "shared_in_routed": False, "early_loads": False}
 EAGER_PATH = PLAIN_PATH | {"graphs": False}
+LANES = 16
+SHOWN = ("virtual_seconds", "output_tokens_per_s", "ttft_p50", "ttft_p90", "per_token_p50", "per_token_p90")
 
 FAMILIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attention": (("attention",), ("gemm", "attention", "indexer", "engram")),
@@ -164,9 +168,7 @@ def v4_flash(python: Path, sized: str) -> Iterator[dict[str, Any]]:
 def v41_flash(python: Path) -> Iterator[dict[str, Any]]:
     """Steps of V4.1-Flash in its eager tables, and ours with and without graphs."""
     steps = V41_STEPS + V41_PREFILLS
-    answers = ask(
-        python, steps, model=V41, enable_shared_layer=False, strict_provenance=True, **V41_TABLES
-    )
+    answers = ask(python, steps, model=V41, enable_shared_layer=False, strict_provenance=True, **V41_TABLES)
     for step, answer in zip(steps, answers, strict=True):
         made = "deepseek-v4.1-flash"
         yield {
@@ -184,36 +186,56 @@ def answer_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     return dict(answer) if "refused" in answer else theirs(answer)
 
 
-def refusals(folder: Path, work: Path) -> Iterator[dict[str, str]]:
-    """Whole predictions that it declines: its message."""
-    traffic = {
-        "source": {"type": "synthetic", "input_tokens": 65_536, "output_tokens": 256},
-        "load": {"type": "concurrency", "concurrency": 4},
-        "stop": {"requests": 16},
+def refusals(folder: Path, w: Path, work: Path) -> Iterator[dict[str, str]]:
+    """Whole predictions that it declines, in its words."""
+    long = aisimulate.replay(w, LANES)
+
+    def short(at_once: int) -> dict[str, Any]:
+        return {
+            "source": {"type": "synthetic", "input_tokens": 4096, "output_tokens": 256},
+            "load": {"type": "concurrency", "concurrency": at_once},
+            "stop": {"requests": 16},
+        }
+
+    plain = {"model": V41, "backend": "sglang"}
+    timing = {"estimation_mode": "op_level", "systems_paths": [tables_of(folder)]}
+    spread = {"parallelism": aisimulate.parallelism("TP4"), "timing": timing}
+    with_tables = plain | {
+        "backend_version": V41_TABLES["backend_version"],
+        "workers": {"aggregated": spread},
     }
-    tables = {
-        "timing": {"estimation_mode": "op_level", "systems_paths": [f"{folder}/{tables_of(folder)}"]},
-    }
-    short = traffic | {"source": {"type": "synthetic", "input_tokens": 4096, "output_tokens": 256}}
-    v41 = {"model": V41, "backend": "sglang"}
-    image = v41 | {"backend_version": V41_TABLES["backend_version"], "workers": {"aggregated": {
-        "parallelism": aisimulate.parallelism("TP4"), **tables}}}  # fmt: skip
     asked = {
-        "V4.1-Flash, GB300, TP4": (traffic, v41),
-        "V4.1-Flash, GB300, TP4, its V4.1 tables, 64K": (traffic, image),
-        "V4.1-Flash, GB300, TP4, its V4.1 tables, 4K": (short, image),
-        "V4-Flash, Rubin (vr200)": (traffic, {"hardware": "vr200"}),
+        "V4.1-Flash, GB300 TP4, W": (long, plain),
+        "the same with its V4.1 tables": (long, with_tables),
+        "the same, prompts of 4,096, one at a time": (short(1), with_tables),
+        "the same, prompts of 4,096, 4 at once": (short(4), with_tables),
+        "V4-Flash, Rubin (vr200) TP4, W": (long, {"hardware": "vr200"}),
     }
-    for name, (load, engine) in asked.items():
-        answer, _ = aisimulate.predict(folder, work, load, "TP4", engine)
-        said = answer if isinstance(answer, str) else f"answers: {answer['mean_tpot_ms']:.1f} ms a token"
+    for name, (traffic, engine) in asked.items():
+        answer, _ = aisimulate.predict(folder, work, traffic, "TP4", engine)
+        said = (
+            answer
+            if isinstance(answer, str)
+            else f"answers: TTFT {answer['mean_ttft_ms']:,.0f} ms, {answer['mean_tpot_ms']:.1f} ms a token"
+        )
         yield {"question": name, "answer": said}
+
+
+def ranges(w: Path) -> Iterator[dict[str, Any]]:
+    """W on V4.1-Flash as we answer it: at every end of the machine's uncertain numbers, with drafts."""
+    for hardware in ("gb300-nvl72", "vr200-nvl72", "vr200-nvl72-implied"):
+        for end in ENDS:
+            config = DeploymentConfig(
+                hardware=hardware, layout="TP4", end=end, step_tokens=aisimulate.STEP_TOKENS
+            )
+            found = play(config, w, LANES)
+            yield {"hardware": hardware, "end": end} | {name: found[name] for name in SHOWN}
 
 
 def tables_of(folder: Path) -> str:
     """Where its V4.1 tables are in the environment."""
     found = next(folder.glob("lib/*/site-packages/aisimulate_core/systems"))
-    return str((found / V41_TABLES["systems"]).relative_to(folder))
+    return str((found / V41_TABLES["systems"]).resolve())
 
 
 def main() -> None:
@@ -225,10 +247,12 @@ def main() -> None:
     python = aisimulate.environment(options.aisimulate)
     with tempfile.TemporaryDirectory(prefix="vs-aisimulate-") as folder:
         work = Path(folder)
+        w = write_sessions(work)
         result = {
             "v4_flash": list(v4_flash(python, str(aisimulate.v4_flash_sized(work)))),
             "v41_flash": list(v41_flash(python)),
-            "refusals": list(refusals(options.aisimulate, work)),
+            "refusals": list(refusals(options.aisimulate, w, work)),
+            "ranges": list(ranges(w)),
         }
     print(json.dumps(result) if options.json else text(result))
 
@@ -252,7 +276,12 @@ def text(result: Mapping[str, Any]) -> str:
                 elif isinstance(found, float):
                     lines.append(f"    {who:42}{found:11.3f}")
         lines.append("")
-    return "\n".join(lines + [f"{row['question']}: {row['answer']}" for row in result["refusals"]])
+    lines += [f"{row['question']}: {row['answer']}" for row in result["refusals"]]
+    lines += ["", f"{'':30}" + "".join(f"{name:>21}" for name in SHOWN)]
+    for row in result["ranges"]:
+        cells = "".join(f"{row[name]:21,.4g}" for name in SHOWN)
+        lines.append(f"{row['hardware']:22}{row['end']:8}{cells}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
