@@ -152,7 +152,7 @@ def play(folder: Path, path: Path, layout: str, lanes: int, work: Path) -> dict[
     ranks = {50: "median", 90: "p90", 99: "p99"}
     return {
         "requests": done,
-        "requests_per_cpu_second": done / playing,
+        "requests_per_cpu_second": done / (seconds - start_up),
         "playing_seconds": playing,
         "reading_seconds": seconds - start_up - playing,
         "start_up_seconds": start_up,
