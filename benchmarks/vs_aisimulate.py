@@ -120,8 +120,13 @@ def theirs(answer: Mapping[str, Any]) -> dict[str, float]:
     return {"total": sum(found.values()) + other, **found, "other": other}
 
 
-def ours(step: Step, model: str, end: End = "middle", **path: Any) -> dict[str, float]:
-    """Our step by family, in ms; and what a rank must read and multiply for it."""
+def ours(
+    step: Step, model: str, end: End = "middle", *, whole: bool = False, **path: Any
+) -> dict[str, float]:
+    """Our step by family, in ms; and what a rank must read and multiply for it.
+
+    whole: prefilled rows run every layer, as V4-Flash's do; V4.1's stop at the last KV source.
+    """
     config = DeploymentConfig(
         model=model, layout=step.layout, end=end, drafts=0, step_tokens=aisimulate.STEP_TOKENS, **path
     )
@@ -130,8 +135,8 @@ def ours(step: Step, model: str, end: End = "middle", **path: Any) -> dict[str, 
     if step.rows is None:
         encoder = decoder = work.sums_of(np.full(step.batch, step.context, dtype=np.int64), 1)
     else:
-        # A chunk inside a prompt: its rows stop at the last KV source.
-        encoder, decoder = work.sums(step.context, step.rows), work.sums(0, 0)
+        encoder = work.sums(step.context, step.rows)
+        decoder = encoder if whole else work.sums(0, 0)
     head = step.batch if step.rows is None else 0
     group = layout.dp
     shape = StepShape(encoder, decoder, head, 0, encoder.rows * group, decoder.rows * group)
@@ -158,10 +163,10 @@ def v4_flash(python: Path, sized: str) -> Iterator[dict[str, Any]]:
         yield {
             "step": str(step),
             **{f"aisimulate {b}": answer_of(answers[number]) for b, answers in tables.items()},
-            "sized": ours(step, sized),
-            "sized, plain path": ours(step, sized, **PLAIN_PATH),
+            "sized": ours(step, sized, whole=True),
+            "sized, plain path": ours(step, sized, whole=True, **PLAIN_PATH),
             "v4.1": ours(step, "deepseek-v4.1-flash"),
-            "range": [ours(step, sized, end)["total"] for end in ENDS],
+            "range": [ours(step, sized, end, whole=True)["total"] for end in ENDS],
         }
 
 
