@@ -15,6 +15,8 @@ from flashpoint.simulate.published import Figures, Fit, Point
 
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Sessions per accelerator at most, for points whose concurrency was not published."""
+PEAK_SWEEP = SWEEP[5:]
+"""For peaks: few sessions are noise."""
 FIGURES = tuple(Figures.model_fields)
 
 
@@ -125,7 +127,7 @@ def _at_speed(point: Point, predictor: Predictor, fitted: dict[str, float]) -> I
     for config in point.configs():
         best: tuple[float, int] | None = None
         before: Outcome | None = None
-        for per in SWEEP:
+        for per in SWEEP if wanted is not None else PEAK_SWEEP:
             now = predictor.predict(config, per * config.accelerators, fitted)
             if wanted is not None and (now.interactivity_p90 or 0.0) < wanted:
                 if before is not None:
