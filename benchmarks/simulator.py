@@ -9,14 +9,17 @@ peers-on-this-machine.md (b) gives AISimulate 0.13's times for the same size). R
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import random
 import resource
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
+from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.run_levels import LevelContext
 from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
 from flashpoint.agentx.traces.format import Call, Trace
@@ -41,6 +44,23 @@ def session(number: int) -> Trace:
         t += answer / 100 + rng.lognormvariate(0.8, 1.0)
         tokens += answer + round(rng.lognormvariate(7.0, 0.9))
     return Trace(f"w-{number}", tuple(calls))
+
+
+def digest(records: Iterable[RequestRecord]) -> str:
+    """Of all that clients saw: two versions of the simulator with the same digest did the same."""
+    total = hashlib.blake2b(digest_size=8)
+    for record in records:
+        total.update(repr(record.scalars()).encode())
+    return total.hexdigest()
+
+
+def show(result: dict[str, float | str], *, as_json: bool) -> None:
+    """Print what was measured."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value if isinstance(value, str) else f'{value:,.6g}'}")
 
 
 def main() -> None:
@@ -77,8 +97,9 @@ def main() -> None:
         "cpu_seconds": seconds,
         "requests_per_cpu_second": len(done) / seconds,
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "digest": digest(level.records),
     }
-    print(json.dumps(result) if options.json else "\n".join(f"{k:24} {v:,.4g}" for k, v in result.items()))
+    show(result, as_json=options.json)
 
 
 def _stop():
