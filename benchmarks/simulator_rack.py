@@ -3,8 +3,8 @@
     python -m benchmarks.simulator_rack [--minutes 60] [--scale 0.1] [--json]
 
 The synthetic corpus (seed 1, full size, as many sessions as lanes) on V4.1-Flash at GB300, 36 replicas of
-DEP2. `--scale` multiplies replicas and lanes together: 0.1 against 1 says how cost grows with size. All
-of it is counted: making the sessions, the warm-up (primers of a whole prompt each, three more turns), the minutes
+DEP2. `--scale` multiplies replicas and lanes together: 0.1 against 1 says how cost grows with size. All of it
+is counted: making the sessions, the warm-up (primers of a whole prompt each, three more turns), the minutes
 measured. Nothing is extrapolated: an hour is measured with `--minutes 60`. Reads no clock but the CPU's.
 """
 

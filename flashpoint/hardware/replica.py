@@ -8,9 +8,9 @@ plan anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Generic, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,8 +51,7 @@ class TimeUse:
                 sums[resource] = sums.get(resource, 0.0) + seconds * steps
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """An event, and when its tokens came.
 
     ends: of the steps that gave them; without `token_times` of the last one only.
@@ -60,8 +59,8 @@ class Delivery:
     """
 
     event: TokenEvent
-    ends: Moments
-    totals: list[int]
+    ends: Moments | Sequence[float]
+    totals: Sequence[int]
     steps: int
 
 
@@ -213,6 +212,7 @@ class Replica(Generic[S]):
         rank.plan = None
         events = rank.core.finish(rank.executor.result(plan, steps))
         ends = np.concatenate(rank.ends) if len(rank.ends) > 1 else rank.ends[0]
+        last = [float(ends[-1])]
         chunks = {chunk.request_id: chunk for chunk in plan.chunks} if self._token_times else {}
         delivered = []
         for event in events:
@@ -220,7 +220,7 @@ class Replica(Generic[S]):
                 rank.executor.forget(event.request_id)
             chunk = chunks.get(event.request_id)
             if chunk is None:
-                delivered.append(Delivery(event, ends[-1:], [len(event.tokens)], steps))
+                delivered.append(Delivery(event, last, [len(event.tokens)], steps))
             else:
                 totals = rank.executor.tokens_by_step(plan, chunk, steps)
                 delivered.append(Delivery(event, ends, totals, steps))
