@@ -6,12 +6,9 @@ must move, each once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, Self, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from flashpoint.parallel.layout import Layout
 
@@ -106,7 +103,7 @@ class ModelWork(Protocol[S]):
         """Sums of `rows` rows at positions `first`, `first` + 1, …"""
         ...
 
-    def sums_of(self, firsts: npt.NDArray[np.int64], rows: int) -> S:
+    def sums_of(self, firsts: Sequence[int], rows: int) -> S:
         """Sums of many sequences, each with `rows` rows from its own first position on."""
         ...
 

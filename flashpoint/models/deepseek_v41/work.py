@@ -6,11 +6,9 @@ matrices' shapes, so that the totals are those of the checkpoint (`tests/models/
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
 
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
@@ -133,7 +131,7 @@ class V41Work:
         """See ModelWork."""
         return row_sums(self.config, first, rows)
 
-    def sums_of(self, firsts: npt.NDArray[np.int64], rows: int) -> RowSums:
+    def sums_of(self, firsts: Sequence[int], rows: int) -> RowSums:
         """See ModelWork."""
         return many_row_sums(self.config, firsts, rows)
 
