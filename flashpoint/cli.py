@@ -5,6 +5,7 @@ Packages are imported by the command that needs them: torch alone takes seconds,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -110,6 +111,10 @@ def replay_engine(
     executor: ExecutorConfig,
     tiers: TierConfig,
     checkpoint: Folder,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="the machine this is, by name or profile file: archives shares of its limits"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Replay agent sessions into an engine of this process, without HTTP; archives its steps, too."""
@@ -119,7 +124,11 @@ def replay_engine(
     from flashpoint.agentx.table import render_table
     from flashpoint.engine.clock import WallClock
     from flashpoint.executor.build import build_core, load_for_engine
+    from flashpoint.hardware.cost import Limits
+    from flashpoint.hardware.machine import load_machine
 
+    machine = None if hardware is None else load_machine(hardware)
+    floors = None if machine is None else Limits(machine)
     loaded, sized = load_for_engine(checkpoint, engine, executor, tiers)
     clock = WallClock()
     first = build_core(loaded, sized, tiers, clock)
@@ -132,7 +141,8 @@ def replay_engine(
         load,
         max_context=context,
         model=checkpoint.resolve().name,
-        settings=plain(sized, executor, tiers),
+        settings=plain(sized, executor, tiers) | ({} if machine is None else {"machine": machine.as_json()}),
+        floors=floors,
     )
     if as_json:
         print(json.dumps(summary.as_dict()))
@@ -214,6 +224,68 @@ def hardware_show(
         print(json.dumps(machine.as_json()))
     else:
         _print_wide(machine_table(machine))
+
+
+@hardware_app.command("measure")
+def hardware_measure(
+    out: Annotated[Path, typer.Option("--out", help="profile file to write")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="checkpoint whose steps are timed; default: a micro one, made for it")
+    ] = None,
+    name: Annotated[str, typer.Option(help="the machine's name")] = "this CPU",
+    threads: Annotated[int, typer.Option(help="threads of a step")] = 1,
+    seconds: Annotated[float, typer.Option(help="how long steps are timed")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine's CPU and what steps reach of it, and write its profile."""
+    from rich.progress import Progress
+
+    from flashpoint.executor.measure_machine import measure_machine, micro_checkpoint
+    from flashpoint.hardware.machine import check_out, write_machine
+    from flashpoint.simulate.table import machine_table, residuals_table
+
+    check_out(out)
+    messages = Console(stderr=True)
+    with (
+        micro_checkpoint() if checkpoint is None else contextlib.nullcontext(checkpoint) as folder,
+        Progress(console=messages, transient=True, disable=not messages.is_terminal) as shown,
+    ):
+        task = shown.add_task("timing steps", total=1.0)
+        found = measure_machine(folder, name, threads, seconds, lambda s: shown.update(task, completed=s))
+    write_machine(found.machine, out)
+    if as_json:
+        print(json.dumps(found.machine.as_json()))
+    else:
+        _print_wide(machine_table(found.machine))
+        _print_wide(residuals_table(found.residuals))
+
+
+@hardware_app.command("calibrate")
+def hardware_calibrate(
+    name: Annotated[str, typer.Argument(help="name of a machine, or a profile file")],
+    tables: Annotated[
+        Path | None, typer.Option(help="aisimulate_core/systems/data; default: of the installed package")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="profile file to write, with the fitted numbers")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a machine's efficiencies to the kernel timings in the package aisimulate."""
+    from flashpoint.hardware.calibrate import calibrate, tables_folder
+    from flashpoint.hardware.machine import check_out, load_machine, write_machine
+    from flashpoint.simulate.table import calibration_table, residuals_table
+
+    if out is not None:
+        check_out(out)
+    found = calibrate(load_machine(name), tables or tables_folder())
+    if out is not None:
+        write_machine(found.calibrated(), out)
+    if as_json:
+        print(json.dumps(found.as_json()))
+    else:
+        _print_wide(calibration_table(found))
+        _print_wide(residuals_table(found.residuals))
 
 
 @app.command()

@@ -50,7 +50,7 @@ def test_the_commands_are_those_of_the_readme():
         "checkpoint", "replay-engine",
         "checkpoint inspect", "checkpoint init", "sessions", "sessions generate", "sessions stats",
         "sessions validate", "sessions convert", "sessions record", "simulate", "plan", "validate",
-        "hardware", "hardware list", "hardware show",
+        "hardware", "hardware list", "hardware show", "hardware measure", "hardware calibrate",
     }  # fmt: skip
 
 

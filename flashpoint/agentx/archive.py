@@ -95,13 +95,35 @@ STEPS_SCHEMA = pa.schema(
         pa.field("waiting", pa.int32(), nullable=False),
         pa.field("steps", pa.int64(), nullable=False),
         pa.field("rank", pa.int32(), nullable=False),
+        pa.field("flops", pa.float64()),
+        pa.field("flops_fp4", pa.float64()),
+        pa.field("flops_fp8", pa.float64()),
+        pa.field("flops_bf16", pa.float64()),
+        pa.field("flops_fp32", pa.float64()),
+        pa.field("memory_bytes", pa.float64()),
+        pa.field("link_bytes", pa.float64()),
+        pa.field("host_bytes", pa.float64()),
+        pa.field("kernels", pa.float64()),
+        pa.field("memory_share", pa.float64()),
+        pa.field("math_share", pa.float64()),
+        pa.field("link_share", pa.float64()),
+        pa.field("host_share", pa.float64()),
     ]
 )
 """The engine's steps, where the engine is ours: seconds since the start of the run.
 
-`steps`: how many equal steps a row stands for (in virtual time); `seconds` and `sampled_tokens` are of all
-of them, the other counts of one. `rank`: whose scheduler planned it, where there are several.
+`steps`: how many equal steps a row stands for (in virtual time); `seconds`, `sampled_tokens` and the columns
+from `flops` to `kernels` are of all of them, the other counts of one. `rank`: whose scheduler planned it,
+where there are several.
+
+`flops` to `kernels`: what the steps asked of one accelerator, the busiest one where a replica has several
+(`engine.plan.StepCounts`); FLOPs, bytes, launches that wait for each other. `memory_share` to `host_share`:
+seconds this would take at the machine's peak of that kind (bytes/s of memory, FLOP/s, bytes/s of the link and
+of the way to the CPU's memory) over `seconds`. Null where nobody counted, or the machine is not known.
 """
+
+STEPS_SCHEMA_BEFORE_COUNTS = pa.schema(list(STEPS_SCHEMA)[: STEPS_SCHEMA.get_field_index("flops")])
+"""As builds wrote it that did not count; such tables are read with nulls."""
 
 
 class ArchiveError(FlashpointError):
@@ -213,11 +235,8 @@ class Archive:
 
     def steps(self) -> pa.Table | None:
         """The engine's steps (`STEPS_SCHEMA`); None where the engine is not ours."""
-        return self._optional(STEPS_FILE, STEPS_SCHEMA)
-
-    def _optional(self, name: str, schema: pa.Schema) -> pa.Table | None:
-        path = self.path / name
-        return _read_table(path, schema) if path.exists() else None
+        path = self.path / STEPS_FILE
+        return _read_table(path, STEPS_SCHEMA, STEPS_SCHEMA_BEFORE_COUNTS) if path.exists() else None
 
     def level(self, level: int) -> list[RequestRecord]:
         """The requests of one concurrency level, in order of their start."""
@@ -332,11 +351,15 @@ def _read_run(path: Path) -> RunInfo:
         raise ArchiveError(f"{path}: not a run file of format version 2: {where}: {first['msg']}") from error
 
 
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_table(path: Path, schema: pa.Schema, earlier: pa.Schema | None = None) -> pa.Table:
+    """The table as `schema`; `earlier` is one that it began as, whose missing columns become null."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise ArchiveError(f"{path}: not a readable Parquet file ({error})") from error
+    if earlier is not None and table.schema.equals(earlier):
+        for column in list(schema)[len(earlier) :]:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
     if not table.schema.equals(schema):
         expected, found = set(map(str, schema)), set(map(str, table.schema))
         difference = ", ".join(sorted(expected ^ found)) or "order of columns"

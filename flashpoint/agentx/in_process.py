@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from flashpoint.agentx.archive import STEPS_SCHEMA
 from flashpoint.agentx.client import Answer, Usage
 from flashpoint.agentx.prompts.prompter import Prompter
 from flashpoint.agentx.recording import TIME_UP, Cut, make_record
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.run_levels import LevelContext
 from flashpoint.agentx.schedule.lanes import Outcome, Send
+from flashpoint.agentx.step_rows import Floors, steps_table
 from flashpoint.engine.core import EngineCore, StepRecord
 from flashpoint.engine.events import FinishReason, TokenEvent
 from flashpoint.engine.request import Request
@@ -37,10 +37,14 @@ class _Open:
 class InProcessLevel:
     """One concurrency level on an engine; the counterpart of `level.Level`."""
 
-    def __init__(self, core: EngineCore, prompter: Prompter, context: LevelContext) -> None:
-        """`core` and `prompter` are the level's own from here on; `close` closes them."""
+    def __init__(
+        self, core: EngineCore, prompter: Prompter, context: LevelContext, floors: Floors | None = None
+    ) -> None:
+        """`core` and `prompter` are the level's own from here on; `close` closes them.
+        floors: of the machine that computes, where it is known."""
         self._core = core
         self._prompter = prompter
+        self._floors = floors
         self._clock = context.clock
         self._lanes = context.lanes
         self._number = context.number
@@ -88,26 +92,7 @@ class InProcessLevel:
 
     def steps(self) -> pa.Table:
         """The engine's steps as `STEPS_SCHEMA`."""
-        rows = [
-            {
-                "level": self._number,
-                "step": s.step,
-                "start": s.start - self._origin,
-                "seconds": s.seconds,
-                "prefill_tokens": s.prefill_rows,
-                "decode_tokens": s.decode_rows,
-                "replay_tokens": s.replay_rows,
-                "sampled_tokens": s.sampled_tokens,
-                "running": s.running,
-                "waiting": s.waiting,
-                "steps": s.steps,
-                "rank": 0,
-                "free_blocks": s.free_blocks,
-                "preemptions": s.preemptions,
-            }
-            for s in self._steps
-        ]
-        return pa.Table.from_pylist(rows, schema=STEPS_SCHEMA)
+        return steps_table(self._steps, level=self._number, rank=0, origin=self._origin, floors=self._floors)
 
     def _submit(self, send: Send, now: float) -> None:
         if send.stage == "measured":

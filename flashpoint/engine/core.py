@@ -13,7 +13,7 @@ from typing import NamedTuple
 from flashpoint.engine.clock import Clock
 from flashpoint.engine.events import TokenEvent
 from flashpoint.engine.executor import Executor
-from flashpoint.engine.plan import StepPlan, StepResult
+from flashpoint.engine.plan import StepCounts, StepPlan, StepResult
 from flashpoint.engine.request import Request
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.engine.stats import EngineStats
@@ -32,6 +32,7 @@ class StepRecord(NamedTuple):
     sampled_tokens: answer tokens accepted.
     running, waiting, free_blocks: counts after the step.  preemptions: how many this step caused.
     failed: the executor raised; the step's requests ended with an error.
+    counts: what all `steps` asked of the machine, where the executor counts.
     """
 
     step: int
@@ -47,6 +48,7 @@ class StepRecord(NamedTuple):
     preemptions: int
     failed: bool
     steps: int = 1
+    counts: StepCounts | None = None
 
 
 class EngineCore:
@@ -108,7 +110,7 @@ class EngineCore:
         except Exception as error:
             log.exception("step %d failed", plan.step)
             events = self._scheduler.fail(f"{type(error).__name__}: {error}")
-            return self._over(events, 1, failed=True)
+            return self._over(events, 1, None, failed=True)
         return self.finish(result)
 
     def begin(self) -> StepPlan | None:
@@ -120,7 +122,7 @@ class EngineCore:
 
     def finish(self, result: StepResult) -> list[TokenEvent]:
         """Commit the result of the step that `begin` planned, now, and return its events."""
-        return self._over(self._scheduler.apply(result), result.steps, failed=False)
+        return self._over(self._scheduler.apply(result), result.steps, result.counts, failed=False)
 
     def close(self) -> None:
         """Let the executor give back what it holds. No step may follow."""
@@ -150,12 +152,15 @@ class EngineCore:
             finished=dict(self._finished),
         )
 
-    def _over(self, events: list[TokenEvent], steps: int, *, failed: bool) -> list[TokenEvent]:
+    def _over(
+        self, events: list[TokenEvent], steps: int, counts: StepCounts | None, *, failed: bool
+    ) -> list[TokenEvent]:
         if self._begun is None:
             raise RuntimeError("no step was begun")
         (plan, start, preemptions), self._begun = self._begun, None
         if plan.chunks:
-            self._record(plan, start, events, self._scheduler.preemptions - preemptions, steps, failed)
+            caused = self._scheduler.preemptions - preemptions
+            self._record(plan, start, events, caused, steps, counts, failed)
         return self._counted(events)
 
     def _counted(self, events: list[TokenEvent]) -> list[TokenEvent]:
@@ -172,6 +177,7 @@ class EngineCore:
         events: list[TokenEvent],
         preemptions: int,
         steps: int,
+        counts: StepCounts | None,
         failed: bool,
     ) -> None:
         rows = prefill_rows = replay_rows = 0
@@ -202,6 +208,7 @@ class EngineCore:
             free_blocks=self._scheduler.free_blocks,
             preemptions=preemptions,
             failed=failed,
+            counts=counts,
         )
         for observer in self._observers:
             observer(record)

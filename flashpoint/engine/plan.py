@@ -5,7 +5,9 @@ What there is one of per sequence and step is a named tuple: it costs a third of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -110,12 +112,46 @@ class Sampled(NamedTuple):
     error: str | None = None
 
 
+class StepCounts(NamedTuple):
+    """What steps ask of one accelerator, of the busiest one where an engine has several.
+
+    Counted from what a plan computes, not measured, so that real and virtual steps of a plan have the same.
+    flops_*: by the precision in which is multiplied, 2 per multiply-add.
+    memory_bytes: traffic of the accelerator's own memory that cannot be saved, each byte once.
+    link_bytes: handed to exchanges with other accelerators.  host_bytes: fetched from the CPU's memory.
+    kernels: launches that wait for each other.
+    """
+
+    flops_fp4: float = 0.0
+    flops_fp8: float = 0.0
+    flops_bf16: float = 0.0
+    flops_fp32: float = 0.0
+    memory_bytes: float = 0.0
+    link_bytes: float = 0.0
+    host_bytes: float = 0.0
+    kernels: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """FLOPs in any precision."""
+        return self.flops_fp4 + self.flops_fp8 + self.flops_bf16 + self.flops_fp32
+
+
+def total_counts(parts: Sequence[tuple[StepCounts, float]]) -> StepCounts:
+    """The sum of counts, each taken as often as the number beside it says."""
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    counts, times = zip(*parts, strict=True)
+    return StepCounts(*[sum(map(mul, column, times)) for column in zip(*counts, strict=True)])
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What a step gave: one `Sampled` per chunk that samples, and the seconds it took.
 
     landed: transfers, of this or of earlier steps, that are over.
     steps: how many steps were run as one (`StepPlan.repeat_blocks`).
+    counts: what all of them asked of the machine; None where nobody counts.
     """
 
     step: int
@@ -123,3 +159,4 @@ class StepResult:
     seconds: float = 0.0
     landed: tuple[Landed, ...] = ()
     steps: int = 1
+    counts: StepCounts | None = None

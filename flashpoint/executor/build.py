@@ -19,10 +19,14 @@ from flashpoint.engine.scheduler import Scheduler
 from flashpoint.engine.service import EngineService
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.executor.torch_executor import TorchExecutor, set_threads
+from flashpoint.hardware.step_counter import StepCounter
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import load_config
 from flashpoint.models.deepseek_v41.memory import weight_bytes
 from flashpoint.models.deepseek_v41.numerics import Numerics
+from flashpoint.models.deepseek_v41.work import V41Work
+from flashpoint.models.deepseek_v41.work_formats import computed_formats
+from flashpoint.models.deepseek_v41.work_rows import RowSums
 from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.load import LoadedModel, load_model
 
@@ -39,9 +43,19 @@ def build_engine(
 
 
 def build_core(loaded: LoadedModel, engine: EngineConfig, tiers: TierConfig, clock: Clock) -> EngineCore:
-    """An engine without threads over a model that `load_for_engine` gave, with empty caches."""
-    executor = TorchExecutor(loaded, engine, tiers)
+    """An engine without threads over a model that `load_for_engine` gave, with empty caches; it counts its
+    steps."""
+    executor = TorchExecutor(loaded, engine, tiers, step_counter(loaded))
     return EngineCore(Scheduler(engine, executor.capacity, executor.stored), executor, clock)
+
+
+def step_counter(loaded: LoadedModel) -> StepCounter[RowSums]:
+    """What steps of a loaded model ask of this machine."""
+    numerics, config = loaded.model.numerics, loaded.config
+    formats = computed_formats(
+        config.text, numerics.compute, numerics.entry_format, quantized=config.quantized
+    )
+    return StepCounter(V41Work(config.text, formats, drafts=False))
 
 
 def load_for_engine(

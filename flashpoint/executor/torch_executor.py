@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -12,7 +13,7 @@ from flashpoint.cache.transfer import Run
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.memory_plan import DEFAULT_CACHE_TOKENS
-from flashpoint.engine.plan import Sampled, StepPlan, StepResult
+from flashpoint.engine.plan import Sampled, StepCounts, StepPlan, StepResult
 from flashpoint.errors import InvalidValue
 from flashpoint.executor.cache_format import format_key
 from flashpoint.executor.mover import Mover
@@ -30,10 +31,18 @@ class TorchExecutor:
     configuration does not fit the model's cache spec.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig, tiers: TierConfig = NO_TIERS) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        tiers: TierConfig = NO_TIERS,
+        count: Callable[[StepPlan], StepCounts] | None = None,
+    ) -> None:
+        """count: what a plan asks of the machine, for whoever wants to know."""
         if config.semantics == "replay":
             require_replay(loaded.config.text)
         self._model = loaded.model
+        self._count = count
         self._block_tokens = config.block_tokens
         image = loaded.config.image_token_id
         # The model must not write an image placeholder either: it would be read back as an image.
@@ -84,7 +93,9 @@ class TorchExecutor:
             self._mover.start(plan.transfers)
         sampled = self._compute(plan) if plan.chunks else ()
         landed = () if self._mover is None else self._mover.landed(wait=not plan.chunks)
-        return StepResult(plan.step, sampled, time.perf_counter() - began, landed)
+        seconds = time.perf_counter() - began
+        counts = None if self._count is None or not plan.chunks else self._count(plan)
+        return StepResult(plan.step, sampled, seconds, landed, counts=counts)
 
     def _compute(self, plan: StepPlan) -> tuple[Sampled, ...]:
         batch = self._model.build_batch(plan.chunks, self._block_tokens)

@@ -7,6 +7,7 @@ Every number is published, measured or a prior. Published and measured numbers m
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,10 @@ PROFILES = Path(__file__).parent / "profiles"
 End = Literal["slow", "middle", "fast"]
 
 # Numbers of which less is faster.
-_COSTS = {"kernel_latency", "launch_gap", "exchange_latency", "link_latency", "nic_latency", "step_overhead"}
+_COSTS = {
+    "memory_ramp", "math_ramp", "kernel_latency", "launch_gap", "moe_kernel_latency", "link_latency",
+    "nic_latency", "all_reduce_latency", "all_to_all_latency", "gather_latency", "step_overhead",
+}  # fmt: skip
 
 
 class Number(BaseModel):
@@ -49,13 +53,19 @@ class Machine:
     """One kind of accelerator in its rack; numbers are per accelerator.
 
     fp4 … fp32: dense FLOP/s.  memory, memory_bandwidth: bytes usable, bytes/s.
-    link_bandwidth, link_latency: scale-up link, bytes/s one way and s.  domain: accelerators that it joins.
+    locality: share of that bandwidth when half of an accelerator reads what lies at its other half.
+    link_bandwidth, link_latency: scale-up link, bytes/s one way and s a hop.  domain: accelerators it joins.
     nic_bandwidth, nic_latency: beyond the domain.  host_bandwidth: to CPU memory, bytes/s.
     watts: all in.  price: $ per hour.
-    memory_share, math_share: what large kernels reach of the peaks; moe_*: what grouped expert kernels reach.
-    link_share: what exchanges reach of the link.
-    kernel_latency: s between dependent kernels in a graph.  launch_gap: s more per kernel without graphs.
-    exchange_latency: s of a collective that moves nothing.  step_overhead: s of a step on the host, in sight.
+
+    What kernels reach, as functions of their size: of a kernel that moves b bytes and computes for t s at the
+    peak, bytes take (b + memory_ramp) / (bandwidth · memory_share), mathematics t / math_share + math_ramp.
+    moe_*: of grouped expert kernels, whose ramps are part of their latency; math_share_bf16 and _fp32 count
+    there, too.
+    kernel_latency, moe_kernel_latency: s between dependent kernels in a graph.  launch_gap: s more without.
+    all_reduce_*, all_to_all_*: s of one that moves nothing, and the share of the link that it reaches; the
+    launch of an all-reduce is not part of it.  gather_*: all-gather, reduce-scatter and copies.
+    step_overhead: s of a step on the host, in sight.
     """
 
     name: str
@@ -73,28 +83,45 @@ class Machine:
     host_bandwidth: float
     watts: float
     price: float
+    locality: float
     memory_share: float
-    math_share: float
-    moe_memory_share: float
-    moe_math_share: float
-    link_share: float
+    memory_ramp: float
+    math_share_fp4: float
+    math_share_fp8: float
+    math_share_bf16: float
+    math_share_fp32: float
+    math_ramp: float
     kernel_latency: float
     launch_gap: float
-    exchange_latency: float
+    moe_memory_share: float
+    moe_math_share_fp4: float
+    moe_math_share_fp8: float
+    moe_kernel_latency: float
+    all_reduce_latency: float
+    all_reduce_share: float
+    all_to_all_latency: float
+    all_to_all_share: float
+    gather_latency: float
+    gather_share: float
     step_overhead: float
     numbers: dict[str, Number] = field(default_factory=dict, compare=False, hash=False, repr=False)
     note: str = ""
+
+    @classmethod
+    def of(cls, name: str, numbers: dict[str, Number], note: str = "") -> Machine:
+        """A machine of all of its numbers (`NUMBERS`), at the middle of their ranges."""
+        values: dict[str, Any] = {key: _at(key, number, "middle") for key, number in numbers.items()}
+        return cls(name=name, numbers=numbers, note=note, **values)
 
     def at(self, end: End) -> Machine:
         """The machine with every number at the slow, middle or fast end of its range."""
         values: dict[str, Any] = {name: _at(name, number, end) for name, number in self.numbers.items()}
         return replace(self, **values)
 
-    def with_number(self, name: str, value: float, source: str) -> Machine:
-        """The machine with one number measured or fitted."""
-        number = Number(value=value, kind="measured", source=source)
-        changed: dict[str, Any] = {name: _at(name, number, "middle")}
-        return replace(self, numbers={**self.numbers, name: number}, **changed)
+    def with_numbers(self, numbers: Mapping[str, Number]) -> Machine:
+        """The machine with some numbers replaced, at the middle of their ranges."""
+        values: dict[str, Any] = {name: _at(name, number, "middle") for name, number in numbers.items()}
+        return replace(self, numbers={**self.numbers, **numbers}, **values)
 
     def as_json(self) -> dict[str, Any]:
         """As a profile file holds it."""
@@ -138,8 +165,20 @@ def read_machine(path: Path) -> Machine:
         raise InvalidValue(f"{path}, numbers", sorted(unknown), f"some of {', '.join(NUMBERS)}")
     if missing:
         raise InvalidValue(f"{path}, numbers", f"without {', '.join(sorted(missing))}", "all of them")
-    values: dict[str, Any] = {name: _at(name, n, "middle") for name, n in profile.numbers.items()}
-    return Machine(name=profile.name, numbers=profile.numbers, note=profile.note, **values)
+    return Machine.of(profile.name, profile.numbers, profile.note)
+
+
+def write_machine(machine: Machine, path: Path) -> None:
+    """Write a profile file, by a rename: an interrupted run leaves no half file."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(machine.as_json(), indent=1) + "\n")
+    part.replace(path)
+
+
+def check_out(path: Path) -> None:
+    """Raise InvalidValue where no profile can be written: before the work and not after it."""
+    if path.is_dir() or not path.resolve().parent.is_dir():
+        raise InvalidValue("out", str(path), "a file in a folder that exists")
 
 
 def machine_names() -> list[str]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.events import TokenEvent
+from flashpoint.engine.plan import StepCounts, total_counts
 from flashpoint.engine.request import Request
 from flashpoint.hardware.cost import Resource, StepTime
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -73,6 +74,7 @@ class _Rank(Generic[S]):
     first: RankRows[S] | None = None
     last: RankRows[S] | None = None
     ends: list[Moments] = field(default_factory=list)
+    counts: list[tuple[StepCounts, float]] = field(default_factory=list)
     arrived: bool = False
 
     def rows(self, step: int) -> RankRows[S]:
@@ -104,6 +106,7 @@ class Replica(Generic[S]):
         self._token_times = token_times
         self._segment: Moments | None = None
         self._times: tuple[StepTime, StepTime] | None = None
+        self._begun = 0
         self.use = TimeUse()
 
     @property
@@ -126,10 +129,11 @@ class Replica(Generic[S]):
         delivered: list[Delivery] = []
         if self._segment is not None:
             segment, self._segment = self._segment, None
-            self._count(len(segment))
+            counts = self._count(len(segment))
             for rank in self._ranks:
                 if rank.steps is not None:
                     rank.done += len(segment)
+                    rank.counts += counts
                     rank.ends.append(segment)
                     if rank.done >= rank.most or rank.arrived:
                         delivered += self._finish(rank)
@@ -140,11 +144,12 @@ class Replica(Generic[S]):
         segment, self._segment = self._segment, None
         ended = np.empty(0) if segment is None else segment
         ended = ended[: np.searchsorted(ended, self._clock.now(), "right")]
-        self._count(len(ended))
+        counts = self._count(len(ended))
         delivered: list[Delivery] = []
         for rank in self._ranks:
             if rank.steps is not None and rank.done + len(ended):
                 rank.done += len(ended)
+                rank.counts += counts
                 rank.ends.append(ended)
                 delivered += self._finish(rank)
         return delivered
@@ -162,19 +167,26 @@ class Replica(Generic[S]):
         steps = min(rank.most - rank.done for rank in working)
         first = self._time(0)
         last = first if steps == 1 else self._time(steps - 1)
-        self._times = first, last
+        self._times, self._begun = (first, last), steps
         # Between two equal steps only positions move on, on which time depends almost linearly.
         seconds = np.linspace(first.seconds, last.seconds, steps) if steps > 1 else np.array([first.seconds])
         self._segment = self._clock.now() + np.cumsum(seconds)
 
-    def _count(self, steps: int) -> None:
-        if self._times is not None and steps:
-            for time in self._times:
-                self.use.add(time, steps / 2)
+    def _count(self, steps: int) -> list[tuple[StepCounts, float]]:
+        """Of the steps begun together, the first `steps` have ended: what they counted, and how often."""
+        if self._times is None or not steps:
+            return []
+        first, last = self._times
+        # In between, counts grow evenly, as seconds do; the ith of n steps is i / (n - 1) of the way.
+        later = steps * (steps - 1) / 2 / max(1, self._begun - 1)
+        parts = [(first, steps - later), (last, later)] if later else [(first, float(steps))]
+        for time, share in parts:
+            self.use.add(time, share)
+        return [(time.counts, share) for time, share in parts]
 
     def _plan(self, rank: _Rank[S]) -> None:
         rank.arrived = False
-        rank.done, rank.ends = 0, []
+        rank.done, rank.ends, rank.counts = 0, [], []
         plan = rank.core.begin()
         if plan is not None:
             steps = rank.steps = rank.executor.steps(plan)
@@ -210,7 +222,7 @@ class Replica(Generic[S]):
         planned, steps = rank.steps, rank.done
         assert planned is not None
         rank.steps = None
-        events = rank.core.finish(planned.result(steps))
+        events = rank.core.finish(planned.result(steps, total_counts(rank.counts)))
         ends = np.concatenate(rank.ends) if len(rank.ends) > 1 else rank.ends[0]
         last = [float(ends[-1])]
         totals = planned.tokens_by_step(steps) if self._token_times else {}

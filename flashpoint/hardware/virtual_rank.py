@@ -5,13 +5,13 @@ The engine above it plans as it does over a real executor (INV-14).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
 from flashpoint.cache.transfer import Run
 from flashpoint.engine.executor import Capacity
-from flashpoint.engine.plan import Chunk, Sampled, StepPlan, StepResult
+from flashpoint.engine.plan import Chunk, Sampled, StepCounts, StepPlan, StepResult
 from flashpoint.hardware.acceptance import Acceptance
 from flashpoint.models.work import ModelWork, S
 
@@ -57,25 +57,12 @@ class PlannedSteps(Generic[S]):
 
     def rows(self, after: int) -> RankRows[S]:
         """What the step computes when `after` equal steps came before it."""
-        encoder = decoder = self._work.sums(0, 0)
-        ends = 0
-        for chunk in self._prefills:
-            rows = chunk.rows
-            ends += chunk.sampling is not None
-            every = self._work.sums(chunk.start, rows)
-            encoder = encoder + every
-            if chunk.decoder_rows is None or chunk.decoder_rows >= rows:
-                decoder = decoder + every
-            elif chunk.decoder_rows:
-                tail = self._work.sums(chunk.start + rows - chunk.decoder_rows, chunk.decoder_rows)
-                decoder = decoder + tail
-        verified = 0
-        for rows, firsts in self._verified(after):
-            every = self._work.sums_of(firsts, rows)
-            encoder, decoder = encoder + every, decoder + every
-            verified += rows * len(firsts)
-        drafted = len(self._decodes) + ends if self._capacity.draft_tokens else 0
-        return RankRows(encoder, decoder, verified + ends, drafted)
+        firsts = [chunk.start for chunk in self.plan.chunks]
+        if after:
+            firsts = [
+                first + more for first, more in zip(firsts, self._pace.tokens_after(after), strict=True)
+            ]
+        return rank_rows(self._work, self.plan, firsts, self._capacity.draft_tokens)
 
     @property
     def most(self) -> int:
@@ -89,15 +76,18 @@ class PlannedSteps(Generic[S]):
         spare = plan.repeat_blocks - len(plan.chunks)
         return max(1, min(to_end, spare * self._capacity.block_tokens // per_step))
 
-    def result(self, steps: int) -> StepResult:
-        """What the plan yields after `steps` equal steps; a prefill ends with one token."""
+    def result(self, steps: int, counts: StepCounts) -> StepResult:
+        """What the plan yields after `steps` equal steps, which asked `counts` of the machine.
+
+        A prefill ends with one token.
+        """
         gained = self._pace.tokens_after(steps)
         sampled = [
             Sampled(chunk.request_id, (0,) * tokens)
             for chunk, tokens in zip(self._decodes, gained, strict=True)
         ]
         sampled += [Sampled(chunk.request_id, (0,)) for chunk in self._prefills if chunk.sampling is not None]
-        return StepResult(self.plan.step, tuple(sampled), steps=steps)
+        return StepResult(self.plan.step, tuple(sampled), steps=steps, counts=counts)
 
     def tokens_by_step(self, steps: int) -> dict[str, list[int]]:
         """By decoding request, new tokens after each of `steps` equal steps, cut at its end."""
@@ -106,18 +96,6 @@ class PlannedSteps(Generic[S]):
             chunk.request_id: [min(tokens[number], chunk.room) for tokens in after]
             for number, chunk in enumerate(self._decodes)
         }
-
-    def _verified(self, after: int) -> Iterable[tuple[int, list[int]]]:
-        """Rows and first positions of decodes; near the end of the context some have fewer drafts."""
-        firsts = [chunk.start for chunk in self._decodes]
-        if after:
-            firsts = [
-                first + more for first, more in zip(firsts, self._pace.tokens_after(after), strict=True)
-            ]
-        by_rows: dict[int, list[int]] = {}
-        for chunk, first in zip(self._decodes, firsts, strict=True):
-            by_rows.setdefault(1 + chunk.draft_tokens, []).append(first)
-        return by_rows.items()
 
 
 class VirtualRank(Generic[S]):
@@ -152,3 +130,33 @@ class VirtualRank(Generic[S]):
     def forget(self, request_id: str) -> None:
         """The request is over."""
         self._acceptance.forget(request_id)
+
+
+def rank_rows(work: ModelWork[S], plan: StepPlan, firsts: Sequence[int], draft_tokens: int) -> RankRows[S]:
+    """What a rank computes of `plan`, virtual or real, with each chunk's rows from `firsts` on.
+
+    draft_tokens: drafts that a decoding sequence verifies in each step.
+    """
+    encoder = decoder = work.sums(0, 0)
+    head_rows = sampling = 0
+    verify = draft_tokens + 1
+    verified = []
+    for chunk, first in zip(plan.chunks, firsts, strict=True):
+        rows = len(chunk.history) - chunk.start + chunk.draft_tokens
+        if chunk.sampling is not None:
+            sampling += 1
+            if rows == verify and chunk.decoder_rows is None:
+                verified.append(first)
+                continue
+            head_rows += 1 + chunk.draft_tokens
+        every = work.sums(first, rows)
+        encoder = encoder + every
+        if chunk.decoder_rows is None or chunk.decoder_rows >= rows:
+            decoder = decoder + every
+        elif chunk.decoder_rows:
+            decoder = decoder + work.sums(first + rows - chunk.decoder_rows, chunk.decoder_rows)
+    if verified:
+        every = work.sums_of(verified, verify)
+        encoder, decoder = encoder + every, decoder + every
+        head_rows += every.rows
+    return RankRows(encoder, decoder, head_rows, sampling if draft_tokens else 0)

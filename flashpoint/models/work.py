@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, Self, TypeVar
 
+from flashpoint.engine.plan import StepCounts
 from flashpoint.parallel.layout import Layout
 
 Precision = Literal["fp4", "fp8", "bf16", "fp32"]
@@ -59,6 +60,22 @@ class StepWork:
 
     kernels: Mapping[Family, KernelWork]
     exchanges: tuple[Exchange, ...] = ()
+
+    def counts(self) -> StepCounts:
+        """All of it, whichever kernels it falls to."""
+        flops: dict[Precision, float] = {"fp4": 0.0, "fp8": 0.0, "bf16": 0.0, "fp32": 0.0}
+        memory = link = host = kernels = 0.0
+        for family in self.kernels.values():
+            for precision, number in family.flops.items():
+                flops[precision] += number
+            memory += family.weight_bytes + family.cache_bytes + family.activation_bytes
+            host += family.host_bytes
+            kernels += family.kernels
+        for exchange in self.exchanges:
+            link += exchange.count * exchange.bytes
+        return StepCounts(
+            flops["fp4"], flops["fp8"], flops["bf16"], flops["fp32"], memory, link, host, kernels
+        )
 
 
 class Sums(Protocol):

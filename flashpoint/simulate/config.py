@@ -56,6 +56,10 @@ class DeploymentConfig:
     expert_math: Literal["fp8", "fp4"] = field(
         default="fp8", metadata={"help": "precision in which the experts multiply"}
     )
+    formats: Literal["released", "float32", "bfloat16"] = field(
+        default="released",
+        metadata={"help": "weights and caches as released, or as this project's torch executor holds them"},
+    )
     skew: float = field(default=1.2, metadata={"help": "load of the busiest experts' rank over the mean"})
     graphs: bool = field(default=True, metadata={"help": "kernels are launched from graphs"})
     fused_reductions: bool = field(

@@ -7,22 +7,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from flashpoint.cache.spec import CacheSpec
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.errors import InvalidValue
 from flashpoint.hardware.acceptance import Acceptance, make_acceptance
-from flashpoint.hardware.cost import CostOptions, StepPricer, StepTime
+from flashpoint.hardware.collectives import check_reach, copy_seconds
+from flashpoint.hardware.cost import CostOptions, Limits, StepPricer, StepTime
 from flashpoint.hardware.machine import Machine, load_machine
 from flashpoint.hardware.replica import Replica
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
-from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work import V41Work
-from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
+from flashpoint.models.deepseek_v41.work_formats import computed_formats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import decode_path
 from flashpoint.models.deepseek_v41.workspace import workspace_bytes
 from flashpoint.models.work import StepShape, StepWork
@@ -31,7 +30,7 @@ from flashpoint.parallel.router import Router
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.fleet import EnginePool, Fleet
 from flashpoint.simulate.front_end import FrontEnd, FrontEndCost
-from flashpoint.simulate.models import load_text_config
+from flashpoint.simulate.models import load_model_config
 from flashpoint.sizes import format_size
 
 
@@ -59,22 +58,20 @@ class Deployment:
     """
 
     def __init__(
-        self,
-        config: DeploymentConfig,
-        machine: Machine | None = None,
-        *,
-        text: TextConfig | None = None,
-        formats: WorkFormats | None = None,
-        spec: CacheSpec | None = None,
-        token_share: int = 64,
+        self, config: DeploymentConfig, machine: Machine | None = None, *, token_share: int = 64
     ) -> None:
-        """machine: instead of the one that `config` names, as it is.  formats, spec: instead of the released.
+        """machine: instead of the one that `config` names, as it is.
         token_share: tokens of a trace's block; a cache block is one or several of them."""
         self.config = config
-        self.text = text or load_text_config(config.model)
+        model = load_model_config(config.model)
+        self.text = model.text
         self.machine = machine or load_machine(config.hardware).at(config.end)
-        self.formats = formats or released_formats(self.text, config.expert_math)
-        self.spec = spec or cache_spec(self.text, "codes")
+        self.formats = (
+            released_formats(self.text, config.expert_math)
+            if config.formats == "released"
+            else computed_formats(model, config.formats, "codes")
+        )
+        self.spec = cache_spec(self.text, "codes")
         if config.block_tokens % token_share:
             raise InvalidValue(
                 "block_tokens", config.block_tokens, f"a multiple of {token_share}, the trace's"
@@ -94,11 +91,18 @@ class Deployment:
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
                 self._check(layout)
+        if self.prefill_layout is not None:
+            check_reach(self.accelerators, self.machine)
 
     @property
     def accelerators(self) -> int:
         """All of them."""
         return self.config.accelerators
+
+    @property
+    def limits(self) -> Limits:
+        """The physical limits of one accelerator."""
+        return self._pricer.limits
 
     def memory(self, layout: Layout, step_tokens: int) -> RankMemory:
         """How a rank's memory divides. Raises InvalidValue when not even one block is left."""
@@ -133,12 +137,9 @@ class Deployment:
 
     def hand_over_seconds(self, tokens: int) -> float:
         """Seconds until the caches of `tokens` tokens, and the windows, are on a decode engine."""
-        m = self.machine
-        inside = self.accelerators <= m.domain
-        speed, latency = (m.link_bandwidth, m.link_latency) if inside else (m.nic_bandwidth, m.nic_latency)
         per_token = self.spec.block_bytes(self.config.block_tokens) / self.config.block_tokens
         moved = tokens * per_token + self.spec.bytes_per_sequence
-        return latency + m.exchange_latency + moved / (speed * m.link_share)
+        return copy_seconds(moved, self.accelerators, self.machine)
 
     def fleet(self, clock: VirtualClock, seed: int) -> tuple[Fleet, list[EngineCore]]:
         """A fresh fleet on `clock`, and its engines."""
@@ -209,6 +210,7 @@ class Deployment:
         return make_acceptance(self.config.acceptance_rule, mean, drafts, seed)
 
     def _check(self, layout: Layout) -> None:
+        check_reach(layout.ranks, self.machine)
         experts = self.text.n_routed_experts
         if layout.ep > 1 and experts % layout.ep:
             raise InvalidValue("layout", str(layout), f"EP that divides {experts} experts")

@@ -13,7 +13,7 @@ from flashpoint.hardware.machine import load_machine
 from flashpoint.simulate.published import Fit, Point
 from flashpoint.simulate.validate import Predictor, compare
 
-FREE = ("kernel_latency", "moe_memory_share", "math_share", "step_overhead")
+FREE = ("kernel_latency", "moe_memory_share", "math_share_fp8", "step_overhead")
 FITTED_FIGURES = ("total", "output", "interactivity_mean", "interactivity_p90", "ttft_mean")
 GRID = 5
 

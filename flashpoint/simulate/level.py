@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flashpoint.agentx.archive import STEPS_SCHEMA
 from flashpoint.agentx.client import Usage
 from flashpoint.agentx.recording import TIME_UP, Cut, make_record
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.run_levels import LevelContext
 from flashpoint.agentx.schedule.lanes import Outcome, Send
+from flashpoint.agentx.step_rows import Floors, steps_table
 from flashpoint.engine.core import EngineCore, StepRecord
 from flashpoint.errors import InvalidValue, RequestTooLong
 from flashpoint.hardware.replica import Delivery
@@ -89,16 +89,19 @@ class VirtualLevel:
         context: LevelContext,
         *,
         token_times: bool,
+        floors: Floors | None = None,
         on_time: Callable[[float], None] = lambda now: None,
         check_every: int = 1024,
     ) -> None:
-        """`cores`: the engines of the fleet, whose steps are archived.  on_time: told how far time is, every
-        `check_every` rounds; as often it is asked whether the user wants to stop."""
+        """`cores`: the engines of the fleet, whose steps are archived.  floors: of the machine they run on.
+        on_time: told how far time is, every `check_every` rounds; as often it is asked whether the user wants
+        to stop."""
         self._fleet = fleet
         self._clock = context.clock
         self._lanes = context.lanes
         self._context = context
         self._token_times = token_times
+        self._floors = floors
         self._on_time = on_time
         self._check_every = check_every
         self._numbers = itertools.count()
@@ -148,20 +151,16 @@ class VirtualLevel:
 
     def steps(self) -> pa.Table:
         """The engines' steps as `STEPS_SCHEMA`."""
-        same = ("step", "steps", "seconds", "sampled_tokens", "running", "waiting", "free_blocks")
-        tables = []
-        for rank, records in enumerate(self._steps):
-            columns = {name: [getattr(s, name) for s in records] for name in same} | {
-                "preemptions": [s.preemptions for s in records],
-                "level": [self._context.number] * len(records),
-                "start": [s.start - self._context.origin for s in records],
-                "prefill_tokens": [s.prefill_rows for s in records],
-                "decode_tokens": [s.decode_rows for s in records],
-                "replay_tokens": [s.replay_rows for s in records],
-                "rank": [rank] * len(records),
-            }
-            tables.append(pa.Table.from_pydict(columns, schema=STEPS_SCHEMA))
-        return pa.concat_tables(tables)
+        return pa.concat_tables(
+            steps_table(
+                records,
+                level=self._context.number,
+                rank=rank,
+                origin=self._context.origin,
+                floors=self._floors,
+            )
+            for rank, records in enumerate(self._steps)
+        )
 
     def _send(self, send: Send) -> None:
         now = self._clock.now()

@@ -60,8 +60,8 @@ class Planned:
             "limit": name,
             "limit_share": share,
             "throughput_at_limit": self.outcome.total / share if share else None,
-            "tokens_per_joule": self.outcome.total / self.watts,
-            "tokens_per_dollar": self.outcome.total * 3600 / self.price,
+            "tokens_per_joule": self.outcome.total / self.watts if self.watts else None,
+            "tokens_per_dollar": self.outcome.total * 3600 / self.price if self.price else None,
         }
 
 

@@ -47,6 +47,6 @@ def run_simulation(
 
     def make_level(context: LevelContext) -> VirtualLevel:
         fleet, cores = deployment.fleet(clock, load.seed)
-        return VirtualLevel(fleet, cores, context, token_times=config.token_times)
+        return VirtualLevel(fleet, cores, context, token_times=config.token_times, floors=deployment.limits)
 
     return run_levels(load, run, clock, make_level, console)

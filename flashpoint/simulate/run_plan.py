@@ -67,6 +67,8 @@ def within_budget(config: PlanConfig, watts: float, price: float) -> int:
         ("dollars", config.dollars, price),
     ):
         if limit is not None:
+            if not each:
+                raise InvalidValue(name, limit, "none: the machine's profile does not say what one takes")
             count = min(count, int(limit / each))
             if not count:
                 raise InvalidValue(name, limit, f"at least {each:.3g}, one accelerator")
@@ -81,6 +83,10 @@ def verdict(chosen: Planned | None, target: Target, accelerators: int) -> str:
     name, share = chosen.limit
     return (
         f"{describe(chosen.config)} with {o.lanes} sessions: {number(o.total)} tok/s per accelerator, "
-        f"{number(o.total / chosen.watts * 1000)} per kW, {number(o.total * 3600 / chosen.price)} per $; "
+        f"{_per(o.total * 1000, chosen.watts)} per kW, {_per(o.total * 3600, chosen.price)} per $; "
         f"most time goes into {o.binding}; the nearest physical limit, {name}, is used to {share:.0%}"
     )
+
+
+def _per(value: float, cost: float) -> str:
+    return number(value / cost if cost else None)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from flashpoint.agentx.table import number
+from flashpoint.hardware.calibrate import Calibration
+from flashpoint.hardware.curve_fit import Residual
 from flashpoint.hardware.machine import NUMBERS, Machine
 from flashpoint.simulate.plan import Planned
 from flashpoint.simulate.validate import Compared, describe, medians
@@ -105,4 +107,24 @@ def machines_table(machines: Sequence[tuple[str, Machine]]) -> Table:
             f"{m.watts:.0f}",
             f"{m.price:.2f}",
         )
+    return table
+
+
+def calibration_table(found: Calibration) -> Table:
+    """What was fitted, beside what the profile says."""
+    table = Table(box=None, header_style="bold")
+    for title in ("number", "profile", "fitted", "table"):
+        table.add_column(title, justify="right" if title in ("profile", "fitted") else "left")
+    for name, fitted in found.numbers.items():
+        table.add_row(name, f"{getattr(found.machine, name):.3g}", f"{fitted.value:.3g}", fitted.source)
+    return table
+
+
+def residuals_table(residuals: Sequence[Residual]) -> Table:
+    """How far fits are off: the median, and what 90 % stay below."""
+    table = Table(box=None, header_style="bold")
+    for title in ("fit of", "points", "median", "90 % within"):
+        table.add_column(title, justify="left" if title == "fit of" else "right")
+    for off in residuals:
+        table.add_row(off.what, f"{off.points:,}", f"{off.median:+.1%}", f"{off.p90:.1%}")
     return table

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashpoint.hardware.machine import End, Machine, load_machine
+from flashpoint.hardware.machine import End, Machine, Number, load_machine
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
 from flashpoint.simulate.play import Outcome, Sessions, play
 from flashpoint.simulate.published import Figures, Fit, Point
 
-SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
+SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Sessions per accelerator at most, for points whose concurrency was not published."""
 FIGURES = tuple(Figures.model_fields)
 
@@ -75,11 +75,12 @@ class Predictor:
         return self._known[key]
 
 
-def with_numbers(machine: Machine, numbers: dict[str, float]) -> Machine:
+def with_numbers(machine: Machine, fitted: dict[str, float]) -> Machine:
     """The machine with fitted numbers."""
-    for name, value in numbers.items():
-        machine = machine.with_number(name, value, "fit on published points")
-    return machine
+    source = "fit on published points"
+    return machine.with_numbers(
+        {name: Number(value=value, kind="measured", source=source) for name, value in fitted.items()}
+    )
 
 
 def compare(
@@ -96,7 +97,7 @@ def compare(
         if point.concurrency is not None:
             yield from _at_concurrency(point, predictor, fitted)
         else:
-            yield _at_speed(point, predictor, fitted)
+            yield from _at_speed(point, predictor, fitted)
 
 
 def _at_concurrency(point: Point, predictor: Predictor, fitted: dict[str, float]) -> Iterator[Compared]:
@@ -118,32 +119,25 @@ def _at_concurrency(point: Point, predictor: Predictor, fitted: dict[str, float]
             yield Compared(point, figure, published, None, describe(configs[0]), point.concurrency)
 
 
-def _at_speed(point: Point, predictor: Predictor, fitted: dict[str, float]) -> Compared:
-    """The highest throughput at the published P90 interactivity (or at any), over candidates."""
-    wanted = point.published.interactivity_p90
-    best: tuple[float, str, int] | None = None
+def _at_speed(point: Point, predictor: Predictor, fitted: dict[str, float]) -> Iterator[Compared]:
+    """For every candidate the highest throughput at the published P90 interactivity, or at any."""
+    wanted, published = point.published.interactivity_p90, point.published.total or 0.0
     for config in point.configs():
+        best: tuple[float, int] | None = None
         before: Outcome | None = None
         for per in SWEEP:
             now = predictor.predict(config, per * config.accelerators, fitted)
-            speed = now.interactivity_p90 or 0.0
-            if wanted is None:
-                best = max(best or (0.0, "", 0), (now.total, describe(config), now.lanes))
-                if before is not None and now.total < 1.05 * before.total:
-                    break
-            elif speed < wanted:
+            if wanted is not None and (now.interactivity_p90 or 0.0) < wanted:
                 if before is not None:
-                    value = between(before, now, wanted)
-                    best = max(best or (0.0, "", 0), (value, describe(config), now.lanes))
+                    best = between(before, now, wanted), now.lanes
+                break
+            grown = before is None or now.total >= 1.05 * before.total
+            best = max(best or (0.0, 0), (now.total, now.lanes))
+            if wanted is None and not grown:
                 break
             before = now
-        else:
-            if before is not None and wanted is not None:
-                best = max(best or (0.0, "", 0), (before.total, describe(config), before.lanes))
-    published = point.published.total or 0.0
-    if best is None:
-        return Compared(point, "total", published, None, describe(point.configs()[0]), None)
-    return Compared(point, "total", published, *best)
+        predicted, lanes = best or (None, None)
+        yield Compared(point, "total", published, predicted, describe(config), lanes)
 
 
 def between(fast: Outcome, slow: Outcome, speed: float) -> float:

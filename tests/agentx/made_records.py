@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from flashpoint.agentx.archive import (
+    STEPS_SCHEMA,
     Archive,
     ArchiveWriter,
     ClientLag,
@@ -106,3 +108,9 @@ def made_archive(
         writer.add_level(made_level_info(fitted, level=number, concurrency=concurrency), fitted)
     writer.finish(status, None, "2026-01-01T00:01:00+00:00")  # type: ignore[arg-type]
     return read_archive(path)
+
+
+def made_steps(*rows: dict[str, Any]) -> pa.Table:
+    """Engine steps; what a row does not say is 0, one step, or unknown where that is allowed."""
+    nothing = {column.name: None if column.nullable else 0 for column in STEPS_SCHEMA} | {"steps": 1}
+    return pa.Table.from_pylist([nothing | row for row in rows], schema=STEPS_SCHEMA)

@@ -14,7 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from flashpoint.agentx import archive as archive_module
-from flashpoint.agentx.archive import ArchiveError, ArchiveWriter, read_archive
+from flashpoint.agentx.archive import (
+    STEPS_SCHEMA,
+    STEPS_SCHEMA_BEFORE_COUNTS,
+    ArchiveError,
+    ArchiveWriter,
+    read_archive,
+)
 from flashpoint.errors import InvalidValue
 from tests.agentx.made_records import (
     failed_record,
@@ -22,6 +28,7 @@ from tests.agentx.made_records import (
     made_level_info,
     made_record,
     made_run_info,
+    made_steps,
 )
 
 RECORDS = [made_record(0.0), failed_record(0.2), made_record(0.4, (0.1,) * 5, session="ünï\n")]
@@ -143,3 +150,20 @@ def test_readers_name_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_every_column_has_a_field_and_the_other_way_round() -> None:
     names = [*made_record().scalars(), "token_offsets"]
     assert sorted(names) == sorted(archive_module.SCHEMA.names)
+
+
+def test_steps_of_builds_that_did_not_count_are_read(tmp_path: Path) -> None:
+    records = [made_record()]
+    writer = ArchiveWriter(tmp_path / "run", made_run_info())
+    now = made_steps({"seconds": 0.5, "prefill_tokens": 7, "flops": 1.0})
+    before = now.select(STEPS_SCHEMA_BEFORE_COUNTS.names)
+    assert before.schema == STEPS_SCHEMA_BEFORE_COUNTS and len(before.schema) == 14
+    writer.add_level(made_level_info(records), records, steps=before)
+    read = read_archive(tmp_path / "run").steps()
+    assert read.schema == STEPS_SCHEMA
+    (row,) = read.to_pylist()
+    assert (row["seconds"], row["prefill_tokens"], row["flops"], row["host_share"]) == (0.5, 7, None, None)
+    # Whatever else is missing is a mistake.
+    pq.write_table(now.drop_columns("kernels"), tmp_path / "run" / "steps.parquet")
+    with pytest.raises(ArchiveError, match=r"differs: \S+kernels"):
+        read_archive(tmp_path / "run").steps()

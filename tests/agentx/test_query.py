@@ -8,12 +8,19 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from flashpoint.agentx.archive import SERIES_SCHEMA, STEPS_SCHEMA, ArchiveError, ArchiveWriter
+from flashpoint.agentx.archive import SERIES_SCHEMA, ArchiveError, ArchiveWriter
 from flashpoint.agentx.query import SCHEMAS, QueryError, query
 from flashpoint.agentx.summary import summarize
 from flashpoint.cli import app
 from flashpoint.errors import InvalidValue
-from tests.agentx.made_records import failed_record, made_archive, made_level_info, made_record, made_run_info
+from tests.agentx.made_records import (
+    failed_record,
+    made_archive,
+    made_level_info,
+    made_record,
+    made_run_info,
+    made_steps,
+)
 
 
 @pytest.fixture
@@ -54,8 +61,7 @@ def test_a_row_per_level_with_the_summary_figures(archives):
 def test_series_and_steps(tmp_path):
     writer = ArchiveWriter(tmp_path / "run", made_run_info())
     series = pa.table([[0], [1.5], ["m"], ["{}"], [7.0]], schema=SERIES_SCHEMA)
-    values = (0, 3, 0.5, 0.1, 64, 1, 2, 3, 4, 5, 6, 7, 1, 0)
-    steps = pa.table([[value] for value in values], schema=STEPS_SCHEMA)
+    steps = made_steps({"step": 3, "seconds": 0.1, "prefill_tokens": 64, "flops": 1e9, "math_share": 0.5})
     writer.add_level(made_level_info([made_record()]), [made_record()], series=series, steps=steps)
     writer.finish("complete", None, "2026-01-01T00:01:00+00:00")
     without = made_archive(tmp_path / "without", {1: [made_record()]})

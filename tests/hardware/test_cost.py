@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashpoint.errors import InvalidValue
 from flashpoint.hardware.collectives import exchange_seconds
 from flashpoint.hardware.cost import CostOptions, StepPricer
 from flashpoint.hardware.machine import load_machine, machine_names
@@ -66,7 +67,18 @@ def test_a_better_machine_is_never_slower(work, machine, options, factor):
     ):
         better = replace(machine, **{name: getattr(machine, name) * factor})
         assert StepPricer(better, options)(work).seconds <= before * (1 + 1e-9)
-    for name in ("kernel_latency", "exchange_latency", "link_latency", "nic_latency", "step_overhead"):
+    for name in (
+        "memory_ramp",
+        "math_ramp",
+        "kernel_latency",
+        "moe_kernel_latency",
+        "all_reduce_latency",
+        "all_to_all_latency",
+        "gather_latency",
+        "link_latency",
+        "nic_latency",
+        "step_overhead",
+    ):
         better = replace(machine, **{name: 0.0})
         assert StepPricer(better, options)(work).seconds <= before * (1 + 1e-9)
 
@@ -104,17 +116,48 @@ def test_a_missing_precision_runs_in_the_next():
     wider = StepWork({"moe": KernelWork({"fp8": 1e15})})
     machine = load_machine("h100")
     assert machine.fp4 == 0
-    assert StepPricer(machine, CostOptions())(work) == StepPricer(machine, CostOptions())(wider)
+    times = [StepPricer(machine, CostOptions())(each) for each in (work, wider)]
+    assert replace(times[0], counts=times[1].counts) == times[1]
+
+
+def by_hand(**changes):
+    numbers = {
+        "memory_bandwidth": 1e12,
+        "fp8": 1e15,
+        "memory_share": 0.5,
+        "memory_ramp": 1e6,
+        "math_share_fp8": 0.5,
+        "math_ramp": 3e-6,
+        "kernel_latency": 1e-6,
+        "step_overhead": 0.0,
+    }
+    return replace(load_machine("gb300-nvl72"), **numbers | changes)
 
 
 def test_by_hand():
-    shares = {"memory_share": 0.5, "math_share": 0.5, "kernel_latency": 1e-6, "step_overhead": 0.0}
-    machine = replace(load_machine("gb300-nvl72"), memory_bandwidth=1e12, fp8=1e15, **shares)
+    pricer = StepPricer(by_hand(), CostOptions())
     memory_bound = StepWork({"gemm": KernelWork({"fp8": 1e9}, weight_bytes=1e9, kernels=10)})
-    time = StepPricer(machine, CostOptions())(memory_bound)
-    assert time.seconds == pytest.approx(2e-3 + 10e-6)
+    time = pricer(memory_bound)
+    # 1 GB and ten ramps of 1 MB at half of 1 TB/s; ten latencies.
+    assert time.seconds == pytest.approx(2e-3 + 20e-6 + 10e-6)
+    assert time.resources["memory"] == pytest.approx(2e-3)
     assert time.binding == "memory"
     assert time.floors["memory"] == pytest.approx(1e-3)
     math_bound = StepWork({"gemm": KernelWork({"fp8": 1e12}, weight_bytes=1e6, kernels=10)})
-    assert StepPricer(machine, CostOptions())(math_bound).seconds == pytest.approx(2e-3 + 10e-6)
-    assert StepPricer(machine, CostOptions())(math_bound).binding == "math"
+    assert pricer(math_bound).seconds == pytest.approx(2e-3 + 30e-6 + 10e-6)
+    assert pricer(math_bound).binding == "math"
+
+
+def test_weights_load_early_and_caches_do_not():
+    early = StepPricer(by_hand(kernel_latency=1e-3), CostOptions(early_loads=True))
+    weights = StepWork({"gemm": KernelWork(weight_bytes=1e9, kernels=10)})
+    assert early(weights).seconds == pytest.approx(10e-3), "2 ms of weights behind ten waits of 1 ms"
+    caches = StepWork({"attention": KernelWork(cache_bytes=1e9, kernels=10)})
+    assert early(caches).seconds == pytest.approx(10e-3 + 2e-3)
+
+
+def test_a_machine_without_links_refuses_ranks():
+    with pytest.raises(InvalidValue, match="no link between accelerators"):
+        exchange_seconds(Exchange("all_reduce", 1e6, 2, 1), by_hand(link_bandwidth=0.0))
+    with pytest.raises(InvalidValue, match="links for 8 only and no NIC"):
+        exchange_seconds(Exchange("all_reduce", 1e6, 16, 1), by_hand(domain=8, nic_bandwidth=0.0))

@@ -49,7 +49,7 @@ def test_ends_of_ranges_are_ordered(name):
     assert middle == load_machine(name)
     assert slow.memory_share <= middle.memory_share <= fast.memory_share
     assert slow.kernel_latency >= middle.kernel_latency >= fast.kernel_latency
-    assert slow.exchange_latency > fast.exchange_latency
+    assert slow.all_to_all_latency > fast.all_to_all_latency
 
 
 def changed(tmp_path, change):
@@ -77,8 +77,8 @@ def test_a_machine_of_one_s_own(tmp_path):
         (lambda p: p["numbers"]["fp8"].update(value=-1), "numbers.fp8.value"),
         (lambda p: p["numbers"]["fp8"].update(source=""), "numbers.fp8.source"),
         (lambda p: p["numbers"]["fp8"].update(kind="guess"), "numbers.fp8.kind"),
-        (lambda p: p["numbers"]["link_share"].pop("low"), "numbers.link_share"),
-        (lambda p: p["numbers"]["link_share"].update(low=0.9, high=0.95), "numbers.link_share"),
+        (lambda p: p["numbers"]["moe_memory_share"].pop("low"), "numbers.moe_memory_share"),
+        (lambda p: p["numbers"]["moe_memory_share"].update(low=0.9, high=0.95), "numbers.moe_memory_share"),
         (lambda p: p.update(colour="red"), "colour"),
     ],
 )

@@ -9,6 +9,7 @@ from flashpoint.cache.spec import CacheGroup, CacheSpec
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.executor import Capacity
+from flashpoint.engine.plan import StepCounts
 from flashpoint.engine.scheduler import Scheduler
 from flashpoint.hardware.acceptance import ForcedAcceptance
 from flashpoint.hardware.cost import StepTime
@@ -48,7 +49,8 @@ class ToyWork:
 
 def toy_time(shape: StepShape) -> StepTime:
     seconds = STEP + ROW * shape.group_encoder_rows + POSITION * shape.decoder.positions
-    return StepTime(seconds, {}, {"math": seconds}, {"math": seconds / 2})
+    counts = StepCounts(memory_bytes=shape.decoder.positions, kernels=1)
+    return StepTime(seconds, {}, {"math": seconds}, {"math": seconds / 2}, counts)
 
 
 SPEC = CacheSpec(

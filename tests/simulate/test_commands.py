@@ -11,14 +11,18 @@ from typer.testing import CliRunner
 
 from flashpoint.agentx.archive import read_archive
 from flashpoint.agentx.replay_config import LoadConfig
+from flashpoint.agentx.step_rows import LIMITS
 from flashpoint.cli import app
 from flashpoint.errors import InvalidValue
+from flashpoint.hardware.cost import Limits
+from flashpoint.hardware.machine import load_machine, write_machine
+from flashpoint.models.deepseek_v41.init import init_checkpoint
 from flashpoint.simulate.config import DeploymentConfig, PlanConfig
 from flashpoint.simulate.plan import Target, best, pareto
 from flashpoint.simulate.published import choose, load_fits, load_points
 from flashpoint.simulate.run import run_simulation
 from flashpoint.simulate.run_plan import within_budget
-from flashpoint.simulate.validate import between
+from flashpoint.simulate.validate import between, with_numbers
 from tests.simulate.made_outcomes import made_outcome, made_planned
 
 
@@ -55,6 +59,45 @@ def test_a_simulation_is_an_archive_like_any(corpus, tmp_path):
     assert "virtual GB300 NVL72" in out.read_text()
     rows = json.loads(call("query", str(tmp_path / "run"), "select count(*) n from requests", "--json"))
     assert rows[0]["n"] == len(archive.records)
+
+
+@pytest.mark.parametrize("layout", [["--layout", "TP4"], ["--layout", "DEP8", "--skew", "1.2"]])
+def test_no_step_beats_the_machine(corpus, tmp_path, layout):
+    simulate(corpus, tmp_path / "run", *layout)
+    steps = read_archive(tmp_path / "run").steps().to_pylist()
+    for row in steps:
+        assert row["flops"] > 0 and row["memory_bytes"] > 0 and row["kernels"] > 0
+        assert all(0 <= row[f"{limit}_share"] < 1 for limit in LIMITS)
+        assert row["memory_share"] > 0 and row["link_share"] > 0
+
+
+def test_a_real_run_says_what_its_steps_asked_of_the_machine(corpus, tmp_path):
+    init_checkpoint("nano", tmp_path / "nano")
+    machine = with_numbers(load_machine("h100"), {"memory_bandwidth": 2e10, "fp32": 5e11})
+    write_machine(machine, tmp_path / "cpu.json")
+    options = [
+        str(tmp_path / "nano"), "--corpus", str(corpus), "--duration", "3", "--warmup-requests", "0",
+        "--threads", "1",
+    ]  # fmt: skip
+    known, plain = tmp_path / "known", tmp_path / "plain"
+    call("replay-engine", *options, "--out", str(known), "--hardware", str(tmp_path / "cpu.json"))
+    call("replay-engine", *options, "--out", str(plain))
+    assert read_archive(known).run.config["machine"]["name"] == machine.name
+    for row in read_archive(known).steps().to_pylist():
+        assert row["math_share"] == pytest.approx(row["flops"] / 5e11 / row["seconds"])
+        assert row["memory_share"] == pytest.approx(row["memory_bytes"] / 2e10 / row["seconds"])
+        assert row["flops"] == row["flops_fp32"] > 0 and row["link_bytes"] == 0
+    for row in read_archive(plain).steps().to_pylist():
+        assert row["flops"] > 0 and row["math_share"] is None
+    call("report", str(known), str(plain), "-o", str(tmp_path / "report.html"))
+    assert f"peak of {machine.name}" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("number", ["memory_bandwidth", "host_bandwidth"])
+def test_a_machine_that_moves_nothing_is_refused(number):
+    machine = with_numbers(load_machine("h100"), {number: 0.0})
+    with pytest.raises(InvalidValue, match=rf"{number}: got 0\.0; expected bytes/s, above 0"):
+        Limits(machine)
 
 
 def test_the_same_options_are_the_same_run_to_the_bit(corpus, tmp_path):

@@ -8,6 +8,7 @@ hits and preempt the same requests.
 from __future__ import annotations
 
 import itertools
+import math
 from fractions import Fraction
 
 import pytest
@@ -25,12 +26,13 @@ from flashpoint.agentx.traces.streams import build_session
 from flashpoint.cache.config import TierConfig
 from flashpoint.engine.clock import WallClock
 from flashpoint.engine.config import EngineConfig
+from flashpoint.engine.plan import StepCounts
 from flashpoint.executor.build import build_core, load_for_engine
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.hardware.machine import load_machine
 from flashpoint.hardware.virtual_clock import VirtualClock
+from flashpoint.hardware.virtual_rank import VirtualRank
 from flashpoint.models.deepseek_v41.init import init_checkpoint
-from flashpoint.models.deepseek_v41.work_formats import plain_formats
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
 from flashpoint.simulate.level import VirtualLevel
@@ -85,8 +87,14 @@ def folder(tmp_path_factory):
     return made
 
 
+def counted(level):
+    """(steps, counts) of each row."""
+    rows = level.steps().to_pylist()
+    return [(row["steps"], [row[name] for name in ("flops", *StepCounts._fields)]) for row in rows]
+
+
 @pytest.mark.parametrize("cache_tokens", [65_536, 2_048], ids=["ample cache", "small cache"])
-def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens):
+def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, monkeypatch):
     engine = EngineConfig(
         max_step_tokens=512, max_running=8, block_tokens=64, cache_tokens=cache_tokens, max_waiting=100
     )
@@ -99,18 +107,24 @@ def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens):
     real.run(600.0, 600.0, enough(real))
     real.close()
 
-    text = loaded.config.text
     config = DeploymentConfig(
-        layout="TP1", step_tokens=512, sequences=8, drafts=0, cache_tokens=cache_tokens, skew=1.0
-    )
-    formats = plain_formats(text, 4, 4, "fp32")
-    machine, spec = load_machine("h100"), loaded.cache_spec
-    deployment = Deployment(config, machine, text=text, formats=formats, spec=spec)
-    virtual_clock = VirtualClock()
-    fleet, cores = deployment.fleet(virtual_clock, 3)
-    context = LevelContext(lanes(), 0, "virtual", 0.0, virtual_clock, lambda record: None)
-    virtual = VirtualLevel(fleet, cores, context, token_times=False, check_every=1)
-    virtual.run(600.0, 600.0, enough(virtual))
+        model=str(folder), formats="float32", layout="TP1", step_tokens=512, sequences=8, drafts=0,
+        cache_tokens=cache_tokens, skew=1.0, fused_reductions=False, shared_in_routed=False,
+        early_loads=False,
+    )  # fmt: skip
+    deployment = Deployment(config, load_machine("h100"))
+
+    def play_virtually():
+        virtual_clock = VirtualClock()
+        fleet, cores = deployment.fleet(virtual_clock, 3)
+        context = LevelContext(lanes(), 0, "virtual", 0.0, virtual_clock, lambda record: None)
+        level = VirtualLevel(
+            fleet, cores, context, token_times=False, floors=deployment.limits, check_every=1
+        )
+        level.run(600.0, 600.0, enough(level))
+        return level
+
+    virtual = play_virtually()
 
     count = min(len(steps(real)), len(steps(virtual)))
     assert count > 200
@@ -119,3 +133,21 @@ def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens):
     assert served(real)[:done] == served(virtual)[:done]
     if cache_tokens == 2_048:
         assert sum(row[-1] for row in steps(real)[:count]) > 0
+
+    # What was counted of a row is what was counted of the real steps it stands for, nearly: positions between
+    # a row's first and last step are taken to move on evenly.
+    expected = iter(counted(real))
+    for number, counts in counted(virtual):
+        each = [values for _, values in itertools.islice(expected, number)]
+        if len(each) < number:
+            break
+        assert counts == pytest.approx([math.fsum(values) for values in zip(*each, strict=True)], rel=2e-3)
+    for row in virtual.steps().to_pylist():
+        assert all(0 < row[f"{name}_share"] < 1 for name in ("memory", "math", "host"))
+        assert row["link_share"] == 0
+
+    monkeypatch.setattr(VirtualRank, "most_steps", lambda self, plan: 1)
+    single = counted(play_virtually())
+    count = min(len(single), len(counted(real)))
+    assert count > 200
+    assert single[:count] == counted(real)[:count]

@@ -42,6 +42,12 @@ def test_skipping_steps_changes_nothing(monkeypatch, shape):
         assert a.stats().generated_tokens == b.stats().generated_tokens
         assert a.stats().preemptions == b.stats().preemptions
     assert fast.steps().num_rows < slow.steps().num_rows
+    # A step of the toy has one kernel, and a row holds what all its steps counted.
+    for level in (fast, slow):
+        for row in level.steps().to_pylist():
+            assert row["kernels"] == pytest.approx(row["steps"])
+    read = [np.sum(level.steps()["memory_bytes"].to_numpy()) for level in (fast, slow)]
+    assert read[0] == pytest.approx(read[1], rel=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -15,6 +15,16 @@ def count(value: int | None) -> str:
     return ABSENT if value is None else f"{value:,}"
 
 
+def rate(value: float | None) -> str:
+    """A number per second, with three digits and a letter: 12.3G, 1.5T; a dash where there is none."""
+    if value is None:
+        return ABSENT
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
 def _interval(level: LevelSummary, name: str) -> str:
     found = level.intervals.get(name)
     return ABSENT if found is None else f"{number(found.low)} … {number(found.high)}"

@@ -15,8 +15,9 @@ from flashpoint.agentx.files import whole_file
 from flashpoint.agentx.metrics import DEFINITIONS
 from flashpoint.agentx.report import curve
 from flashpoint.agentx.report.encode import script_json
-from flashpoint.agentx.report.figures import FIGURES, HEADLINE
+from flashpoint.agentx.report.figures import FIGURES, HEADLINE, rate
 from flashpoint.agentx.report.view import view_run
+from flashpoint.agentx.step_rows import LIMITS
 from flashpoint.agentx.table import number, share
 from flashpoint.errors import FlashpointError, InvalidValue
 
@@ -81,6 +82,8 @@ def render_report(archives: Sequence[Archive]) -> str:
         style=_source(STYLES),
         script=_source(SCRIPTS),
         number=number,
+        rate=rate,
+        limits=LIMITS,
         share=share,
     )
 

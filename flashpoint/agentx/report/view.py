@@ -8,14 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flashpoint.agentx.archive import Archive
+from flashpoint.agentx.archive import Archive, RunInfo
 from flashpoint.agentx.report import curve, marks
 from flashpoint.agentx.report.columns import read_columns
 from flashpoint.agentx.report.distributions import distributions
 from flashpoint.agentx.report.hit_shares import hit_shares
 from flashpoint.agentx.report.server_series import server_series
 from flashpoint.agentx.report.slices import slices_of
-from flashpoint.agentx.report.steps import LevelSteps, level_steps, missing_for_shares
+from flashpoint.agentx.report.steps import LevelSteps, level_steps, step_series
 from flashpoint.agentx.report.swim_lanes import pack_sessions
 from flashpoint.agentx.summary import RunSummary, summarize
 from flashpoint.agentx.table import ABSENT, number
@@ -44,7 +44,8 @@ class RunView:
     verdicts: tuple[str, ...]
     """The validity of each level in a few words."""
     steps: tuple[LevelSteps, ...]
-    steps_missing: tuple[str, ...]
+    machine: str | None
+    """Whose limits the steps' shares are of."""
     has_point: bool
     chart: dict[str, Any]
     """The run's part of the chart data."""
@@ -70,7 +71,7 @@ def view_run(series: int, archive: Archive, name: str) -> RunView:
     points = curve.points(name, summary)
     columns = read_columns(archive)
     series_table, steps_table = archive.series(), archive.steps()
-    steps = [level_steps(steps_table, run, info) for info in run.levels]
+    steps = [level_steps(steps_table, info) for info in run.levels]
     levels = []
     for info in run.levels:
         rows = columns.take(columns.level == info.level)
@@ -84,6 +85,7 @@ def view_run(series: int, archive: Archive, name: str) -> RunView:
                 "measuredFrom": None if info.measured_from is None else info.measured_from - info.start,
                 **hit_shares(rows, slices),
                 "server": server_series(series_table, info.level, slices),
+                "steps": step_series(steps_table, info, slices),
             }
         levels.append({"name": names[info.level], "start": info.start, "time": time, **distributions(rows)})
     return RunView(
@@ -99,7 +101,7 @@ def view_run(series: int, archive: Archive, name: str) -> RunView:
         passes=_reasons(summary, names, fails=False),
         verdicts=tuple(_verdict(summary, number) for number in range(len(run.levels))),
         steps=tuple(found for found in steps if found is not None),
-        steps_missing=tuple(missing_for_shares(run)),
+        machine=_machine(run),
         has_point=any(None not in (point["x"][0], point["y"][0]) for point in points),
         chart={"name": name, **marks.look(series), "points": points, "levels": levels},
         packed=pack_sessions(columns),
@@ -172,6 +174,11 @@ def _facts(summary: RunSummary) -> tuple[tuple[str, str], ...]:
         ("Command", " ".join(run.command) or ABSENT),
         ("Archive", str(summary.path)),
     )
+
+
+def _machine(run: RunInfo) -> str | None:
+    machine = run.config.get("machine")
+    return str(machine["name"]) if isinstance(machine, dict) and "name" in machine else None
 
 
 def _pairs(values: dict[str, Any]) -> str:

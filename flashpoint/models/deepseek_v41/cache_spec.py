@@ -32,15 +32,15 @@ def cache_spec(config: TextConfig, entry_format: EntryFormat) -> CacheSpec:
         CacheGroup(name, "paged", layers, size, tokens_per_entry=ratio, prefix_cacheable=True)
         for ratio, layers in sorted(sources.items(), reverse=True)
         for name, size in (
-            (f"global_r{ratio}", _entry_bytes(config.head_dim, entry_format)),
-            (f"index_keys_r{ratio}", _index_key_bytes(config.index_head_dim, entry_format)),
+            (f"global_r{ratio}", entry_bytes(config.head_dim, entry_format)),
+            (f"index_keys_r{ratio}", index_key_bytes(config.index_head_dim, entry_format)),
         )
     ]
     window = CacheGroup(
         "window",
         "ring",
         tuple(range(config.num_hidden_layers)),
-        _window_bytes(config.head_dim, entry_format),
+        window_bytes(config.head_dim, entry_format),
         entries=config.sliding_window,
         replay_tokens=config.sliding_window,
     )
@@ -54,16 +54,16 @@ def cache_spec(config: TextConfig, entry_format: EntryFormat) -> CacheSpec:
     return CacheSpec(tuple(groups), prefill_tail=config.sliding_window)
 
 
-def _entry_bytes(width: int, entry_format: EntryFormat) -> int:
+def entry_bytes(width: int, entry_format: EntryFormat) -> int:
     """FP4 codes and one E4M3 scale per 16."""
     return width // 2 + width // 16 if entry_format == "codes" else width * _FLOAT_BYTES[entry_format]
 
 
-def _index_key_bytes(width: int, entry_format: EntryFormat) -> int:
+def index_key_bytes(width: int, entry_format: EntryFormat) -> int:
     """FP4 codes and one UE8M0 scale per 32."""
     return width // 2 + width // 32 if entry_format == "codes" else width * _FLOAT_BYTES[entry_format]
 
 
-def _window_bytes(width: int, entry_format: EntryFormat) -> int:
+def window_bytes(width: int, entry_format: EntryFormat) -> int:
     """E4M3 codes and one UE8M0 scale per 32."""
     return width + width // 32 if entry_format == "codes" else width * _FLOAT_BYTES[entry_format]

@@ -235,6 +235,13 @@ class V41Work:
         return matrices * c.hidden_size * c.head_dim + c.head_dim * c.index_head_dim
 
     @cached_property
+    def source_parameters(self) -> tuple[int, int]:
+        """Weights of all sources: of matrices whose entries are pairs of tokens, and of the others."""
+        c = self.config
+        pair = sum(2 * c.hidden_size * c.head_dim for i in c.kv_source_layer_ids if c.compress_ratios[i] > 1)
+        return pair, sum(map(self.compressor_parameters, c.kv_source_layer_ids)) - pair
+
+    @cached_property
     def layer_active(self) -> int:
         """Weights that one token uses in one layer: attention, experts, router, mixers."""
         chosen = self.config.num_experts_per_tok + 1
@@ -280,8 +287,9 @@ class V41Work:
         experts = layers * c.n_routed_experts * self.expert_parameters * f.expert / layout.ranks
         attention, replicated = self._attention_shards(layout)
         dense = layers * (attention + replicated + self.expert_parameters / shared) * f.dense
-        wide = layers * (self.router_parameters * 2 + self.mixer_parameters * f.wide)
-        sources = sum(self.compressor_parameters(layer) * 2 for layer in c.kv_source_layer_ids)
+        wide = layers * (self.router_parameters * f.router + self.mixer_parameters * f.wide)
+        pair, single = self.source_parameters
+        sources = pair * f.pair + single * f.single
         indexers = len(c.index_source_layer_ids) * self.indexer_parameters * f.dense
         engram = len(c.engram_layer_ids) * self.engram_parameters * f.dense
         ends = 2 * self.head_parameters * f.head / layout.tp
@@ -348,7 +356,7 @@ class V41Work:
             "moe",
             2 * n * part.moe * self.router_parameters,
             f.wide_math,
-            weights=part.moe * self.router_parameters * 2.0,
+            weights=part.moe * self.router_parameters * f.router,
         )
         keys = part.windows * rows.windowed + part.picks1 * rows.picked1 + part.picks2 * rows.picked2
         picked = part.picks1 * rows.picked1 + part.picks2 * rows.picked2
@@ -396,11 +404,16 @@ class V41Work:
     def _source_layer(self, tally: _Tally, rows: RowSums, shape: StepShape[RowSums]) -> None:
         """What every row writes for others: entries, index keys, the last source's window (spec 2.2)."""
         c, f = self.config, self.formats
-        weights = sum(self.compressor_parameters(layer) for layer in c.kv_source_layer_ids)
+        pair, single = self.source_parameters
         ratio1 = sum(c.compress_ratios[layer] == 1 for layer in c.kv_source_layer_ids)
         entries = ratio1 * rows.rows + (len(c.kv_source_layer_ids) - ratio1) * rows.new2
+        tally.add("gemm", 2 * rows.rows * pair, f.pair_math, weights=f.pair * pair)
         tally.add(
-            "gemm", 2 * rows.rows * weights, "bf16", weights=2.0 * weights, caches=entries * (f.entry + f.key)
+            "gemm",
+            2 * rows.rows * single,
+            f.single_math,
+            weights=f.single * single,
+            caches=entries * (f.entry + f.key),
         )
         # Rows that go no further than the last source still project and store its window.
         only = rows.rows - shape.decoder.rows
@@ -409,7 +422,7 @@ class V41Work:
     def _engram(self, tally: _Tally, rows: RowSums) -> None:
         c, f = self.config, self.formats
         layers = len(c.engram_layer_ids)
-        row_bytes = c.engram_slots * (c.engram_head_dim + c.engram_head_dim // 32)
+        row_bytes = c.engram_slots * c.engram_head_dim * f.table
         tally.add(
             "engram",
             2 * rows.rows * layers * self.engram_parameters,
@@ -430,12 +443,12 @@ class V41Work:
             2 * layers * mine * self.expert_parameters,
             f.expert_math,
             weights=layers * touched * self.expert_parameters * f.expert,
-            activations=layers * mine * (3 * c.hidden_size + 3 * c.moe_intermediate_size),
+            activations=layers * mine * f.routed * (c.hidden_size + c.moe_intermediate_size),
         )
 
     def _head(self, tally: _Tally, family: Family, rows: int, layout: Layout) -> None:
-        part = self.head_parameters / layout.tp
-        tally.add(family, 2 * rows * part, "bf16", weights=part * self.formats.head)
+        part, f = self.head_parameters / layout.tp, self.formats
+        tally.add(family, 2 * rows * part, f.head_math, weights=part * f.head)
 
     def _drafts(self, tally: _Tally, shape: StepShape[RowSums], layout: Layout) -> None:
         """One draft of every sequence (spec 8.2): a block of `draft_tokens` rows through the stages."""

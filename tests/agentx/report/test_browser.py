@@ -20,6 +20,7 @@ from tests.agentx.made_records import (
     made_level_info,
     made_record,
     made_run_info,
+    made_steps,
 )
 
 pytestmark = pytest.mark.slow
@@ -281,6 +282,34 @@ def test_charts_over_time_and_distributions_by_keyboard(browser: Browser, page: 
     assert browser.evaluate(tip) == "0 ms to 100 ms of the level\nactual –\ntheoretical –"
     browser.press("ArrowRight")
     assert browser.evaluate(tip) == "100 ms to 200 ms of the level\nactual 80.0 %\ntheoretical 87.5 %"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a machine", "no machine"])
+def test_shares_of_machine_limits_by_keyboard(browser: Browser, tmp_path: Path, known: bool) -> None:
+    counts = {"flops": 3e13, "memory_bytes": 4e9, "link_bytes": 0.0, "host_bytes": 1e6}
+    shares = {"memory_share": 0.5, "math_share": 0.25, "link_share": 0.0, "host_share": 0.01}
+    steps = made_steps({"seconds": 2.0, "decode_tokens": 1, **counts, **(shares if known else {})})
+    records = session(1, 1.0)
+    writer = ArchiveWriter(tmp_path / "run", made_run_info())
+    writer.add_level(made_level_info(records), records, steps=steps)
+    writer.finish("complete", None, None)
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    opened(browser, tmp_path / "report.html", 390)
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('#time-charts .axis-title')].map(n => n.textContent)"
+    )
+    assert len(titles) == (3 if known else 4)
+    browser.evaluate("document.querySelectorAll('#time-charts .plot svg')[2].focus()")
+    label = "document.activeElement.getAttribute('aria-label')"
+    if known:
+        assert titles[2].endswith("memory (solid line), math (dashed line), host (dash-dotted line)")
+        assert browser.evaluate(label).endswith("memory 50.0 %\nmath 25.0 %\nhost 1.0 %")
+    else:
+        assert browser.evaluate(label).endswith("FLOP/s 15T")
+    browser.press("End")
+    assert browser.evaluate(label).endswith("–")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+    assert browser.problems == []
 
 
 def test_everything_is_reached_by_tab(browser: Browser, page: Path) -> None:

@@ -5,11 +5,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from flashpoint.agentx.archive import STEPS_SCHEMA, Archive, ArchiveError, ArchiveWriter, ServerInfo
+from flashpoint.agentx.archive import Archive, ArchiveError, ArchiveWriter, ServerInfo
 from flashpoint.agentx.report import marks, write_report
 from flashpoint.agentx.report.figures import FIGURES
 from flashpoint.agentx.summary import summarize
@@ -21,6 +20,7 @@ from tests.agentx.made_records import (
     made_level_info,
     made_record,
     made_run_info,
+    made_steps,
 )
 
 NASTY = "</script><script>alert(1)</script>&\"'{{ 7*7 }}"
@@ -151,33 +151,53 @@ def test_rules_and_their_reasons_are_shown(tmp_path: Path) -> None:
     assert ", c=1, c=4: not a submission: corpus is a local corpus" in "".join(page.text)
 
 
-def test_steps_and_what_is_missing_for_shares_of_the_machine(tmp_path: Path) -> None:
+def steps_page(folder: Path, *rows: dict, **run: object) -> Page:
     records = [made_record()]
-    writer = ArchiveWriter(tmp_path / "run", made_run_info())
-    steps = pa.table(
-        [
-            [0, 0, 0],
-            [0, 1, 2],
-            [0.0, 0.2, 0.3],
-            [0.2, 0.1, 0.1],
-            [100, 0, 0],
-            [1, 2, 2],
-            *([[0] * 3] * 4),
-            [1] * 3,
-            [0] * 3,
-            [1] * 3,
-            [0] * 3,
-        ],
-        schema=STEPS_SCHEMA,
-    )
-    writer.add_level(made_level_info(records, end=1.0), records, steps=steps)
+    writer = ArchiveWriter(folder / "run", made_run_info(**run))
+    writer.add_level(made_level_info(records, end=1.0), records, steps=made_steps(*rows))
     writer.finish("complete", None, "2026-01-01T00:00:00+00:00")
-    write_report([tmp_path / "run"], tmp_path / "report.html")
-    page = Page(tmp_path / "report.html")
-    rows = [row for row in page.rows if len(row) == 11 and row[0] == "c=1"]
-    assert rows[0] == ["c=1", "with prefill", "1", "0.20", "20.0%", "100", "1", "101", "101", "–", "–"]
-    assert rows[1] == ["c=1", "decode only", "2", "0.20", "20.0%", "0", "4", "2.00", "2.00", "–", "–"]
-    assert "lacks peak_tflops, gflop_per_prefill_token" in "".join(page.text)
+    write_report([folder / "run"], folder / "report.html")
+    return Page(folder / "report.html")
+
+
+PREFILL = {"seconds": 0.2, "prefill_tokens": 100, "decode_tokens": 1}
+DECODE = {"step": 1, "start": 0.2, "seconds": 0.2, "decode_tokens": 2, "steps": 2}
+COUNTS = {"flops": 3e9, "memory_bytes": 4e6, "link_bytes": 0.0, "host_bytes": 10.0}
+
+
+def test_steps_of_a_build_that_did_not_count(tmp_path: Path) -> None:
+    page = steps_page(tmp_path, PREFILL, DECODE)
+    rows = [row for row in page.rows if row and row[0] == "c=1"]
+    assert rows[-2] == ["c=1", "with prefill", "1", "0.20", "20.0%", "100", "1", "101", "101"]
+    assert rows[-1] == ["c=1", "decode only", "2", "0.20", "20.0%", "0", "4", "2.00", "2.00"]
+    assert "a build that did not count" in "".join(page.text)
+    assert page.charts["runs"][0]["levels"][0]["time"]["steps"] is None
+
+
+def test_without_a_machine_there_are_rates(tmp_path: Path) -> None:
+    page = steps_page(tmp_path, PREFILL | COUNTS, DECODE | COUNTS)
+    assert page.rows[-1] == ["c=1", "all", "15G", "20M", "0", "50"]
+    text = "".join(page.text)
+    assert "replay-engine --hardware" in text and "Step share of machine limits" not in text
+
+
+def test_step_share_of_machine_limits(tmp_path: Path) -> None:
+    shares = {"memory_share": 0.1, "math_share": 0.4, "link_share": 0.0, "host_share": 0.01}
+    page = steps_page(
+        tmp_path,
+        PREFILL | COUNTS | shares,
+        DECODE | COUNTS | shares | {"memory_share": 0.5},
+        config={"machine": {"name": "a machine"}},
+    )
+    assert page.rows[-1] == [
+        "c=1", "all", "15G", "20M", "0", "50", "30.0%", "40.0%", "0.0%", "1.0%", "memory 50.0%, math 50.0%",
+    ]  # fmt: skip
+    text = "".join(page.text)
+    assert "Step share of machine limits" in text and "peak of a machine," in text
+    label = "Nearest limit, share of the steps' time: memory 50.0%, math 50.0%, link 0.0%, host 0.0%"
+    assert ("aria-label", label) in page.attributes
+    lines = page.charts["runs"][0]["levels"][0]["time"]["steps"]["lines"]
+    assert {value for value in lines["math"] if value is not None} == {0.4}
 
 
 def test_texts_of_users_and_servers_cannot_become_markup(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.agentx import metrics
-from flashpoint.agentx.archive import SERIES_SCHEMA, STEPS_SCHEMA, Archive, ServerInfo, read_archive
+from flashpoint.agentx.archive import SERIES_SCHEMA, Archive, read_archive
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.report.columns import read_columns
 from flashpoint.agentx.report.distributions import distributions
@@ -23,9 +23,9 @@ from flashpoint.agentx.report.encode import pack
 from flashpoint.agentx.report.hit_shares import hit_shares
 from flashpoint.agentx.report.server_series import server_series
 from flashpoint.agentx.report.slices import Slices, slices_of
-from flashpoint.agentx.report.steps import level_steps, missing_for_shares
+from flashpoint.agentx.report.steps import level_steps, step_series
 from flashpoint.agentx.report.swim_lanes import MISSING, TICKS_PER_SECOND, pack_sessions
-from tests.agentx.made_records import made_archive, made_level_info, made_record, made_run_info
+from tests.agentx.made_records import made_archive, made_level_info, made_record, made_steps
 
 times = st.floats(0, 50).map(lambda value: round(value, 4))
 record = st.builds(
@@ -205,44 +205,67 @@ def test_our_own_servers_series() -> None:
     assert found is not None and (found["kv"], found["waiting"]) == ([0.25], [2.0])
 
 
-def test_shares_of_the_machine_need_every_number() -> None:
-    table = pa.table(
-        [
-            [0, 0],
-            [0, 1],
-            [0.0, 0.5],
-            [0.5, 0.25],
-            [1000, 0],
-            [10, 20],
-            *([[0, 0]] * 4),
-            [1, 1],
-            [0, 0],
-            [1, 1],
-            [0, 0],
-        ],
-        schema=STEPS_SCHEMA,
+def step(start: float, seconds: float, **values: Any) -> dict[str, Any]:
+    return {"start": start, "seconds": seconds, **values}
+
+
+def counted(start: float, seconds: float, memory: float, math: float, **values: Any) -> dict[str, Any]:
+    """A step that reads 8e9 bytes/s at full memory speed, and makes 1e12 FLOP/s."""
+    counts = {"flops": math * seconds * 1e12, "memory_bytes": memory * seconds * 8e9, "link_bytes": 0.0}
+    shares = {"memory_share": memory, "math_share": math, "link_share": 0.0, "host_share": 0.0}
+    return step(start, seconds, host_bytes=0.0, **counts, **shares, **values)
+
+
+def test_steps_by_kind_and_their_shares_of_the_machine() -> None:
+    table = made_steps(
+        counted(0.0, 0.5, 0.2, 0.6, prefill_tokens=1000, decode_tokens=10),
+        counted(0.5, 0.25, 0.8, 0.1, decode_tokens=20, steps=4),
+        step(0.75, 0.05, decode_tokens=20),  # failed: nobody counted
+        counted(0.8, 0.1, 0.4, 0.1, level=1),
     )
-    limits = {"peak_tflops": 100, "hbm_gbps": 1000, "gflop_per_prefill_token": 20.0}
-    work = {"gflop_per_decode_token": 40.0, "gb_read_per_step": 50.0}
     info = made_level_info([], start=0.0, end=1.0)
+    found = level_steps(table, info)
+    assert found is not None and found.idle_share == pytest.approx(0.2)
+    assert found.counted and found.limited
+    prefill, decode, both = found.kinds
+    assert (prefill.prefill_tokens, prefill.decode_tokens, decode.decode_tokens) == (1000, 10, 100)
+    assert prefill.shares == pytest.approx({"memory": 0.2, "math": 0.6, "link": 0.0, "host": 0.0})
+    assert prefill.nearest == {"memory": 0.0, "math": 1.0, "link": 0.0, "host": 0.0}
+    # What was not counted is left out, its seconds too, but it was nearest to no limit.
+    assert decode.rates["memory_bytes"] == pytest.approx(0.8 * 8e9)
+    assert decode.nearest["memory"] == pytest.approx(0.25 / 0.3)
+    assert both.shares["math"] == pytest.approx((0.5 * 0.6 + 0.25 * 0.1) / 0.75)
+    assert level_steps(None, info) is None
 
-    def run(description: dict[str, Any]) -> Any:
-        server = ServerInfo(url="", model="", description=description)
-        return made_run_info(server=server, accelerators=2)
 
-    found = level_steps(table, run(limits | work), info)
-    assert found is not None and found.idle_share == pytest.approx(0.25)
-    prefill, decode = found.kinds
-    assert prefill.compute_share == pytest.approx((1000 * 20e9 + 10 * 40e9) / (0.5 * 100e12 * 2))
-    assert decode.memory_share == pytest.approx(50e9 / (0.25 * 1000e9 * 2))
-    assert not missing_for_shares(run(limits | work))
+def test_steps_without_a_machine_or_without_counts() -> None:
+    info = made_level_info([], start=0.0, end=1.0)
+    slices = Slices(0.0, 1.0, 0.5, 2)
+    plain = level_steps(made_steps(step(0.0, 0.5, flops=1e9, memory_bytes=5.0)), info)
+    assert plain is not None and plain.counted and not plain.limited
+    assert plain.kinds[2].rates["flops"] == 2e9 and plain.kinds[2].shares["math"] is None
+    series = step_series(made_steps(step(0.0, 0.5, flops=1e9, memory_bytes=5.0)), info, slices)
+    assert series is not None and not series["limits"]
+    assert series["lines"]["flops"] == [2e9, None] and series["lines"]["link_bytes"] is None
+    before = made_steps(step(0.0, 0.5))
+    found = level_steps(before, info)
+    assert found is not None and not found.counted and not found.limited
+    assert step_series(before, info, slices) is None
+    assert step_series(None, info, slices) is None
 
-    partly = level_steps(table, run(limits), info)
-    assert partly is not None
-    assert {kind.compute_share for kind in partly.kinds} == {None}
-    assert missing_for_shares(run(limits)) == ["gflop_per_decode_token", "gb_read_per_step"]
-    assert missing_for_shares(run(limits | work | {"hbm_gbps": "fast"})) == ["hbm_gbps"]
-    assert level_steps(None, run({}), info) is None
+
+def test_shares_over_time_are_those_of_the_seconds_in_steps() -> None:
+    table = made_steps(
+        counted(0.0, 0.5, 0.4, 0.1),
+        counted(1.0, 2.0, 0.2, 0.3, steps=10),  # lasts over two slices
+        counted(0.5, 0.5, 0.8, 0.1, rank=1),
+        counted(9.0, 0.5, 0.8, 0.1, level=1),
+    )
+    found = step_series(table, made_level_info([], start=0.0, end=4.0), Slices(0.0, 4.0, 1.0, 4))
+    assert found is not None and found["limits"]
+    assert found["lines"]["memory"] == pytest.approx([0.6, 0.2, 0.2, None])
+    assert found["lines"]["math"] == pytest.approx([0.1, 0.3, 0.3, None])
+    assert found["lines"]["link"] is None
 
 
 def test_only_unsigned_columns_can_be_packed() -> None:

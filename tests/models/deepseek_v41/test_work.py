@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from flashpoint.models.deepseek_v41.cache_spec import cache_spec
 from flashpoint.models.deepseek_v41.config import parse_config
 from flashpoint.models.deepseek_v41.manifest import tensor_manifest
+from flashpoint.models.deepseek_v41.memory import weight_bytes
+from flashpoint.models.deepseek_v41.numerics import Numerics
+from flashpoint.models.deepseek_v41.presets import PRESETS, preset_files
 from flashpoint.models.deepseek_v41.work import V41Work
+from flashpoint.models.deepseek_v41.work_formats import computed_formats
 from flashpoint.models.deepseek_v41.work_kernels import SPECIALISED, STANDARD
 from flashpoint.models.deepseek_v41.work_rows import RowSums, row_sums
 from flashpoint.models.work import StepShape
@@ -266,3 +270,34 @@ def test_no_rows_are_no_work():
     work = WORK.step(shape(NOTHING, NOTHING), ONE)
     assert not work.exchanges
     assert total(work, "device_bytes") == 0
+
+
+# As this project computes.
+
+
+@pytest.mark.parametrize("form", ["bf16", "quantized"])
+def test_computed_formats_are_those_of_the_loaded_weights_and_caches(form):
+    config = preset_files(PRESETS["nano"], form).config
+    for numerics in (Numerics("exact"), Numerics("quantized"), Numerics("quantized", "bfloat16")):
+        formats = computed_formats(
+            config.text, numerics.compute, numerics.entry_format, quantized=config.quantized
+        )
+        work = V41Work(config.text, formats, drafts=False)
+        embedding = work.head_parameters * (4 - numerics.dtype.itemsize)
+        loaded, _ = weight_bytes(config, numerics)
+        assert work.weight_bytes(ONE) - embedding == pytest.approx(loaded, rel=5e-3)
+        spec = cache_spec(config.text, numerics.entry_format)
+        assert formats.window == spec.group("window").entry_bytes
+        assert formats.entry == spec.group("global_r2").entry_bytes
+        assert formats.key == spec.group("index_keys_r2").entry_bytes
+
+
+def test_counts_are_all_of_a_steps_work():
+    work = WORK.step(shape(WORK.sums(5000, 3), WORK.sums(5000, 3), head=3, group=8), Layout(dp=8, ep=8))
+    counts = work.counts()
+    assert counts.flops == pytest.approx(gflop(work) * 1e9)
+    assert counts.flops_fp4 > 0 and counts.flops_fp32 == 0
+    assert counts.memory_bytes == pytest.approx(total(work, "device_bytes"))
+    assert counts.host_bytes == total(work, "host_bytes") > 0
+    assert counts.kernels == total(work, "kernels")
+    assert counts.link_bytes == sum(e.count * e.bytes for e in work.exchanges) > 0

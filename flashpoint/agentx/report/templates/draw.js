@@ -29,9 +29,10 @@ function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-/** A number for an axis: 950, 1.2k, 36k, 1.5M. */
+/** A number for an axis: 950, 1.2k, 36k, 1.5M; a dash where there is none. */
 function short(value) {
-  for (const [unit, letter] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  if (value === null || value === undefined) return "–";
+  for (const [unit, letter] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (Math.abs(value) >= unit) return `${Number((value / unit).toPrecision(3))}${letter}`;
   }
   return String(Number(value.toPrecision(3)));

@@ -1,5 +1,6 @@
 // Hit shares, uncached prefill and the server's own series of one level, on one time axis.
 
+const DASH_WORDS = { "": "solid", "7 4": "dashed", "2 4": "dotted", "10 3 2 3": "dash-dotted" };
 const SHARE_AXIS = { low: 0, high: 1, ticks: [0, 0.25, 0.5, 0.75, 1], text: (value) => `${value * 100} %` };
 
 /** The charts of a level that have data: title, lines { name, values, colour, dash }, and how a value is written. */
@@ -17,11 +18,37 @@ function timeCharts(time) {
       title: "Requests at the server", text: number,
       lines: [line("running", server.running, 0), line("waiting", server.waiting, 1, "7 4")],
     },
+    ...stepCharts(time.steps, line),
   ].map((chart) => ({ ...chart, lines: chart.lines.filter((each) => each.values) }));
   return found.filter((chart) => chart.lines.length).map((chart) => ({
     ...chart,
-    title: `${chart.title}: ${chart.lines.map(({ name, dash }) => `${name} (${dash ? "dashed" : "solid"} line)`).join(", ")}`,
+    title: `${chart.title}: ${chart.lines.map(({ name, dash }) => `${name} (${DASH_WORDS[dash]} line)`).join(", ")}`,
   }));
+}
+
+/** What steps asked of the machine: shares of its limits, or the rates where the machine is not known. */
+function stepCharts(steps, line) {
+  if (!steps) return [];
+  const { lines } = steps;
+  if (steps.limits) {
+    return [{
+      title: "Step share of machine limits", text: percent, share: true,
+      lines: [
+        line("memory", lines.memory, 0), line("math", lines.math, 1, "7 4"),
+        line("link", lines.link, 2, "2 4"), line("host", lines.host, 3, "10 3 2 3"),
+      ],
+    }];
+  }
+  return [
+    { title: "FLOP/s in steps, of one accelerator", text: short, lines: [line("FLOP/s", lines.flops, 1)] },
+    {
+      title: "Bytes/s in steps, of one accelerator", text: short,
+      lines: [
+        line("memory", lines.memory_bytes, 0), line("link", lines.link_bytes, 2, "2 4"),
+        line("CPU memory", lines.host_bytes, 3, "10 3 2 3"),
+      ],
+    },
+  ];
 }
 
 function drawOverTime(width, time, shown) {
