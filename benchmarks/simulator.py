@@ -15,11 +15,9 @@ import json
 import random
 import resource
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
-from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.run_levels import LevelContext
 from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
 from flashpoint.agentx.traces.format import Call, Trace
@@ -46,11 +44,13 @@ def session(number: int) -> Trace:
     return Trace(f"w-{number}", tuple(calls))
 
 
-def digest(records: Iterable[RequestRecord]) -> str:
-    """Of all that clients saw: two versions of the simulator with the same digest did the same."""
+def digest(level: VirtualLevel) -> str:
+    """Of all requests and steps: two versions of the simulator with the same digest did the same."""
     total = hashlib.blake2b(digest_size=8)
-    for record in records:
+    for record in level.records:
         total.update(repr(record.scalars()).encode())
+    for row in level.steps().to_pylist():
+        total.update(repr(row).encode())
     return total.hexdigest()
 
 
@@ -97,7 +97,7 @@ def main() -> None:
         "cpu_seconds": seconds,
         "requests_per_cpu_second": len(done) / seconds,
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "digest": digest(level.records),
+        "digest": digest(level),
     }
     show(result, as_json=options.json)
 

@@ -68,7 +68,7 @@ def main() -> None:
         "cpu_seconds": seconds,
         "requests_per_cpu_second": len(done) / seconds,
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "digest": digest(level.records),
+        "digest": digest(level),
     }
     show(result, as_json=options.json)
 

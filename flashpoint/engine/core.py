@@ -182,12 +182,12 @@ class EngineCore:
     ) -> None:
         rows = prefill_rows = replay_rows = 0
         for chunk in plan.chunks:
-            start, end = chunk.start, len(chunk.history)
-            rows += end - start + chunk.draft_tokens
-            if start < chunk.prompt_tokens:
-                prefill_rows += min(end, chunk.prompt_tokens) - start
-            if start < chunk.write_from:
-                replay_rows += min(end, chunk.write_from) - start
+            first, end = chunk.start, len(chunk.history)
+            rows += end - first + chunk.draft_tokens
+            if first < chunk.prompt_tokens:
+                prefill_rows += min(end, chunk.prompt_tokens) - first
+            if first < chunk.write_from:
+                replay_rows += min(end, chunk.write_from) - first
         seconds = self._clock.now() - start
         self._steps += steps
         self._step_seconds += seconds
