@@ -7,8 +7,8 @@ must move, each once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, Self, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from flashpoint.engine.plan import StepCounts
 from flashpoint.parallel.layout import Layout
@@ -17,8 +17,7 @@ Precision = Literal["fp4", "fp8", "bf16", "fp32"]
 Family = Literal["moe", "attention", "gemm", "hyper_connections", "indexer", "engram", "head", "draft"]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelWork:
+class KernelWork(NamedTuple):
     """The kernels of one family in one step.
 
     flops: by the precision of the inputs.
@@ -27,7 +26,7 @@ class KernelWork:
     kernels: launches that wait for each other; kernels that run beside them are not counted.
     """
 
-    flops: Mapping[Precision, float] = field(default_factory=dict)
+    flops: Mapping[Precision, float]
     weight_bytes: float = 0.0
     cache_bytes: float = 0.0
     activation_bytes: float = 0.0
@@ -40,8 +39,7 @@ class KernelWork:
         return self.weight_bytes + self.cache_bytes + self.activation_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Collectives of one kind in one step: `count` of them in a row, each with `bytes` sent by a rank.
 
     all_to_all: bytes that leave a rank for others.  all_reduce, all_gather, reduce_scatter: the size of the
