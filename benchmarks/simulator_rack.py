@@ -11,10 +11,11 @@ measured. Nothing is extrapolated: an hour is measured with `--minutes 60`. Read
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import resource
 import time
 
-from benchmarks.simulator import digest, show
 from flashpoint.agentx.run_levels import LevelContext
 from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
 from flashpoint.agentx.traces.corpus import recipe_corpus
@@ -26,6 +27,16 @@ from flashpoint.simulate.level import VirtualLevel
 from flashpoint.simulate.play import Sessions
 
 LAYOUT, REPLICAS, LANES = "DEP2", 36, 2048
+
+
+def digest(level: VirtualLevel) -> str:
+    """Of all requests and steps: two versions of the simulator with the same digest did the same."""
+    total = hashlib.blake2b(digest_size=8)
+    for record in level.records:
+        total.update(repr(record.scalars()).encode())
+    for row in level.steps().to_pylist():
+        total.update(repr(row).encode())
+    return total.hexdigest()
 
 
 def main() -> None:
@@ -70,7 +81,11 @@ def main() -> None:
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "digest": digest(level),
     }
-    show(result, as_json=options.json)
+    if options.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name:24} {value if isinstance(value, str) else f'{value:,.6g}'}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console, RenderableType
@@ -158,9 +158,9 @@ def simulate(load: LoadConfig, deployment: DeploymentConfig, as_json: AsJson = F
     from flashpoint.agentx.table import render_table
     from flashpoint.simulate.run import run_simulation
 
-    summary = run_simulation(load, deployment)
+    summary = run_simulation(load, deployment, on_event=_json_line if as_json else _ignore)
     if as_json:
-        print(json.dumps(summary.as_dict()))
+        _json_line({"event": "result", **summary.as_dict()})
     else:
         _print_wide(render_table(summary))
     return summary.exit_code
@@ -173,9 +173,9 @@ def plan(search: PlanConfig, deployment: DeploymentConfig, as_json: AsJson = Fal
     from flashpoint.simulate.run_plan import run_plan
     from flashpoint.simulate.table import plan_table
 
-    result = run_plan(search, deployment, Console(stderr=True))
+    result = run_plan(search, deployment, Console(stderr=True), _json_line if as_json else _ignore)
     if as_json:
-        print(json.dumps(result.as_json()))
+        _json_line({"event": "result", **result.as_json()})
     else:
         _print_wide(plan_table(result.pareto, result.best))
         Console().print(result.verdict)
@@ -537,6 +537,15 @@ def sessions_convert(
     for trace in track(chosen, "writing", len(chosen), console=messages, disable=not messages.is_terminal):
         write_trace(trace, out)
     Console().print(f"{len(chosen)} traces: {out.resolve()}", soft_wrap=True)
+
+
+def _json_line(event: dict[str, Any]) -> None:
+    """One line of a stream that a program reads as it comes."""
+    print(json.dumps(event), flush=True)
+
+
+def _ignore(event: dict[str, Any]) -> None:
+    """Nobody reads events."""
 
 
 def _print_wide(what: RenderableType) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -13,6 +14,8 @@ from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.summary import LevelSummary
 from flashpoint.agentx.table import number
 
+OnEvent = Callable[[dict[str, Any]], None]
+
 LINE_EVERY_SECONDS = 10.0
 BAR_EVERY_SECONDS = 0.5
 
@@ -20,8 +23,10 @@ BAR_EVERY_SECONDS = 0.5
 class ReplayProgress:
     """Shows the level that is running; entered for the time of the run."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, on_event: OnEvent = lambda event: None) -> None:
+        """`on_event` is told the same facts as plain data, `event` says what they are about."""
         self._console = console
+        self._on_event = on_event
         self._bar: Progress | None = None
         if console.is_terminal:
             self._bar = Progress(
@@ -46,6 +51,7 @@ class ReplayProgress:
     def note(self, text: str) -> None:
         """Something a reader of the results must know."""
         self._console.print(f"replay: {text}", highlight=False, markup=False, soft_wrap=True)
+        self._on_event({"event": "note", "text": text})
 
     def level_started(self, concurrency: int, duration: float) -> None:
         """A level begins that will be measured for `duration` seconds, after its warm-up."""
@@ -62,6 +68,7 @@ class ReplayProgress:
             )
         else:
             self._print(f"{concurrency} lanes, {duration:g} s after the warm-up")
+        self._on_event({"event": "level_started", "concurrency": concurrency, "duration": duration})
 
     def preparing(self, done: int, of: int) -> None:
         """The first prompts are being made."""
@@ -85,7 +92,9 @@ class ReplayProgress:
             if (latency := inter_token_latency(record)) is not None:
                 self._latencies.append(latency)
         if time.monotonic() - self._shown >= self._every:
-            self._show(self._state())
+            state = self._state()
+            self._show(self._words(state))
+            self._on_event(state)
 
     def level_ended(self, level: LevelSummary) -> None:
         """A level is over; its figures are final."""
@@ -100,17 +109,41 @@ class ReplayProgress:
             self._bar.update(self._task, completed=done, state=text)
         else:
             self._print(text)
+        self._on_event(
+            {
+                "event": "level_ended",
+                "concurrency": self._concurrency,
+                "status": level.status,
+                "requests": level.ok,
+                "failed": level.errors,
+                "tokens_per_s": level.total_throughput,
+                "interactivity_p90": level.interactivity_p90,
+            }
+        )
 
-    def _state(self) -> str:
+    def _state(self) -> dict[str, Any]:
         # The run's own time, which a simulation's is not the clock's.
         seconds = self._measured
         latency = percentile(self._latencies, 90)
-        speed = number(1 / latency) if latency else "–"
-        rate = number(self._tokens / seconds if seconds >= 1 else None)
-        left = (time.monotonic() - self._began) * max(0.0, self._duration / max(seconds, 1e-9) - 1)
+        return {
+            "event": "progress",
+            "concurrency": self._concurrency,
+            "measured_seconds": seconds,
+            "duration": self._duration,
+            "requests": self._done,
+            "failed": self._errors,
+            "tokens_per_s": self._tokens / seconds if seconds >= 1 else None,
+            "interactivity_p90": 1 / latency if latency else None,
+            "seconds_to_go": (time.monotonic() - self._began)
+            * max(0.0, self._duration / max(seconds, 1e-9) - 1),
+        }
+
+    @staticmethod
+    def _words(state: dict[str, Any]) -> str:
         return (
-            f"{self._done} requests, {self._errors} failed, {rate} tok/s, P90 {speed} tok/s per user, "
-            f"about {left:.0f} s to go"
+            f"{state['requests']} requests, {state['failed']} failed, {number(state['tokens_per_s'])} tok/s, "
+            f"P90 {number(state['interactivity_p90'])} tok/s per user, "
+            f"about {state['seconds_to_go']:.0f} s to go"
         )
 
     def _show(self, state: str) -> None:

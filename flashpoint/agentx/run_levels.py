@@ -24,7 +24,7 @@ from flashpoint.agentx.archive import (
 from flashpoint.agentx.facts import machine_facts, versions
 from flashpoint.agentx.feed import SessionFeed
 from flashpoint.agentx.metrics import window
-from flashpoint.agentx.progress import ReplayProgress
+from flashpoint.agentx.progress import OnEvent, ReplayProgress
 from flashpoint.agentx.recording import INTERRUPTED, Cut
 from flashpoint.agentx.records import RequestRecord
 from flashpoint.agentx.replay_config import LoadConfig
@@ -114,9 +114,13 @@ def run_levels(
     clock: PlayClock,
     make_level: Callable[[LevelContext], PlayedLevel],
     console: Console | None = None,
+    on_event: OnEvent = lambda event: None,
 ) -> RunSummary:
-    """Play every level that `config` names, archive it, and return the archive's figures."""
-    progress = ReplayProgress(console or Console(stderr=True))
+    """Play every level that `config` names, archive it, and return the archive's figures.
+
+    `on_event` is told how far the run is; see `ReplayProgress`.
+    """
+    progress = ReplayProgress(console or Console(stderr=True), on_event)
     check_new_folder(config.out)
     corpus = choose_sessions(config, open_corpus(config.corpus), run.max_context, progress.note)
     writer = ArchiveWriter(

@@ -98,6 +98,14 @@ class DeploymentConfig:
                 raise InvalidValue(name, getattr(self, name), "seconds, a number of at least 0")
         if self.drafts < 0:
             raise InvalidValue("drafts", self.drafts, "a whole number of at least 0")
+        for name, each in (("step_tokens", self.drafts + 1), ("prefill_step_tokens", 1)):
+            rows = each * self.sequences
+            if getattr(self, name) < rows:
+                raise InvalidValue(
+                    name,
+                    getattr(self, name),
+                    f"at least {rows}: {each} for each of {self.sequences} sequences",
+                )
         if (self.prefill_layout is None) != (self.prefill_replicas == 0):
             raise InvalidValue(
                 "prefill_layout, prefill_replicas",

@@ -69,7 +69,7 @@ class Deployment:
         self.formats = (
             released_formats(self.text, config.expert_math)
             if config.formats == "released"
-            else computed_formats(model, config.formats, "codes")
+            else computed_formats(self.text, config.formats, "codes", quantized=model.quantized)
         )
         self.spec = cache_spec(self.text, "codes")
         if config.block_tokens % token_share:

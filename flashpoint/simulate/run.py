@@ -7,6 +7,7 @@ import json
 
 from rich.console import Console
 
+from flashpoint.agentx.progress import OnEvent
 from flashpoint.agentx.replay_config import LoadConfig
 from flashpoint.agentx.run_levels import EngineRun, LevelContext, run_levels
 from flashpoint.agentx.run_parts import plain
@@ -23,10 +24,12 @@ def run_simulation(
     config: DeploymentConfig,
     console: Console | None = None,
     deployment: Deployment | None = None,
+    on_event: OnEvent = lambda event: None,
 ) -> RunSummary:
     """Simulate every level of `load` on the deployment, archive it, and return the archive's figures.
 
     The same options give the same requests to the bit. `deployment`: instead of the one that `config` says.
+    on_event: told how far the run is.
     """
     deployment = deployment or Deployment(config)
     count = deployment.accelerators
@@ -49,4 +52,4 @@ def run_simulation(
         fleet, cores = deployment.fleet(clock, load.seed)
         return VirtualLevel(fleet, cores, context, token_times=config.token_times, floors=deployment.limits)
 
-    return run_levels(load, run, clock, make_level, console)
+    return run_levels(load, run, clock, make_level, console, on_event)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from flashpoint.agentx.progress import OnEvent
 from flashpoint.agentx.table import number
 from flashpoint.agentx.traces.corpus import open_corpus
 from flashpoint.errors import InvalidValue
@@ -34,8 +35,16 @@ class PlanResult:
         }
 
 
-def run_plan(config: PlanConfig, base: DeploymentConfig, console: Console) -> PlanResult:
-    """Search, showing each point as it comes. Raises InvalidValue for a budget that buys nothing."""
+def run_plan(
+    config: PlanConfig,
+    base: DeploymentConfig,
+    console: Console,
+    on_event: OnEvent = lambda event: None,
+) -> PlanResult:
+    """Search, showing each point as it comes, to `on_event` as plain data.
+
+    Raises InvalidValue for a budget that buys nothing.
+    """
     machine = load_machine(base.hardware)
     count = within_budget(config, machine.watts, machine.price)
     if count < config.accelerators:
@@ -44,6 +53,7 @@ def run_plan(config: PlanConfig, base: DeploymentConfig, console: Console) -> Pl
 
     def show(planned: Planned, done: int, of: int) -> None:
         o = planned.outcome
+        on_event({"event": "level_ended", "candidate": done + 1, "candidates": of, **planned.as_json()})
         console.print(
             f"{done + 1}/{of} {describe(planned.config)}, {o.lanes} sessions: {number(o.total)} tok/s per "
             f"accelerator at P90 {number(o.interactivity_p90)}",

@@ -130,6 +130,17 @@ def test_bad_options_leave_nothing_behind(corpus, tmp_path, load, deployment, sa
     assert not (tmp_path / "run").exists()
 
 
+def test_json_is_a_stream_of_events(corpus, tmp_path):
+    printed = simulate(corpus, tmp_path / "run", "--json")
+    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert [e["event"] for e in events if e["event"] not in ("progress", "note")] == [
+        "level_started", "level_ended", "level_started", "level_ended", "result",
+    ]  # fmt: skip
+    ended = [e for e in events if e["event"] == "level_ended"]
+    assert [e["concurrency"] for e in ended] == [2, 4]
+    assert [e["tokens_per_s"] for e in ended] == [x["total_throughput"] for x in events[-1]["levels"]]
+
+
 def test_a_plan(corpus):
     options = ["--corpus", str(corpus), "--accelerators", "2", "--duration", "20", "--max-sessions", "4"]
     result = json.loads(call("plan", *options, "--json").splitlines()[-1])
@@ -138,6 +149,7 @@ def test_a_plan(corpus):
     assert speeds == sorted(speeds, reverse=True) and totals == sorted(totals)
     assert result["best"]["total"] == max(totals)
     assert {point["deployment"] for point in result["pareto"]} <= {"TP2", "DEP2"}
+    assert result["event"] == "result"
     assert all(0 < point["limit_share"] < 1 for point in result["pareto"])
     call("plan", *options, "--interactivity", "100000", code=1)
 

@@ -1,4 +1,4 @@
-"""What must hold for whole runs: limits, better machines, order of time; nothing is lost and nothing made up."""
+"""What must hold for whole runs: limits, better machines, order of time; nothing lost and nothing made up."""
 
 from __future__ import annotations
 
