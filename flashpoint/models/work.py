@@ -39,7 +39,8 @@ class KernelWork(NamedTuple):
         return self.weight_bytes + self.cache_bytes + self.activation_bytes
 
 
-class Exchange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exchange:
     """Collectives of one kind in one step: `count` of them in a row, each with `bytes` sent by a rank.
 
     all_to_all: bytes that leave a rank for others.  all_reduce, all_gather, reduce_scatter: the size of the
