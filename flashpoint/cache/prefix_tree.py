@@ -171,8 +171,7 @@ class PrefixTree:
 
     def step(self, segment: Segment, content: Content) -> tuple[Segment | None, int]:
         """(the child that begins as `content` does, blocks they have in common); (None, 0) without one."""
-        first = content[: self.block_tokens]
-        child = segment.children.get(first.tobytes())
+        child = segment.children.get(self._first(content)) if segment.children else None
         if child is None:
             return None, 0
         own = child.content.values[: len(content)]

@@ -216,12 +216,18 @@ class Scheduler:
 
     def _plan_decodes(self, planned: list[_Share], budget: int) -> int:
         """Give each decoding request its rows, oldest first, preempting the youngest for blocks."""
+        drafted = self._capacity.draft_tokens
         for request in list(self._running):
             # The state is read here, not before the loop: an older request may have preempted this one.
             if request.state is not State.DECODING:
                 continue
-            rows = min(request.pending, budget)
-            drafts = self._drafts(request, rows)
+            rows = pending = request.length - request.computed
+            if rows > budget:
+                rows = budget
+            # No drafts while known tokens are left over, and none beyond what it may still get.
+            drafts = 0
+            if drafted and rows == pending:
+                drafts = max(0, min(drafted, self.context_limit - request.length - 1))
             if rows and self._grow(request, request.computed + rows + drafts):
                 planned.append((request, rows, drafts))
                 budget -= rows + drafts
@@ -264,26 +270,29 @@ class Scheduler:
                 budget -= rows
 
     def _chunk(self, request: Request, rows: int, drafts: int) -> Chunk:
-        end = request.computed + rows
-        last = end == request.length
+        start, length, lease = request.computed, request.length, _held(request.lease)
+        end = start + rows
+        last = end == length
         decoder_rows = None
         if request.state is State.PREFILLING:
             decoder_rows = self._replay.decoder_rows(rows, last)
             request.decoder_start = self._replay.decoder_start(request.window_start, end)
+        sampling, prompt_tokens = request.sampling, request.prompt_tokens
         return Chunk(
-            request_id=request.request_id,
-            slot=_held(request.slot),
-            start=request.computed,
-            history=request.history(end),
-            blocks=_held(request.lease).table.view(self._blocks_for(end)),
-            prompt_tokens=request.prompt_tokens,
-            sampling=request.sampling if last else None,
-            write_from=request.write_from,
-            window_start=request.window_start,
-            decoder_rows=decoder_rows,
-            decoder_start=request.decoder_start,
-            draft_tokens=drafts,
-            room=self._room(request),
+            request.request_id,
+            _held(request.slot),
+            start,
+            request.history(end),
+            lease.table.view(self._blocks_for(end)),
+            prompt_tokens,
+            sampling if last else None,
+            request.write_from,
+            request.window_start,
+            decoder_rows,
+            request.decoder_start,
+            drafts,
+            # To its max_tokens, or to the context's end.
+            min(sampling.max_tokens - length + prompt_tokens, self.context_limit - length),
         )
 
     def _count_hit(self, lease: Lease) -> None:
@@ -300,13 +309,6 @@ class Scheduler:
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._capacity.block_tokens)
-
-    def _drafts(self, request: Request, rows: int) -> int:
-        """Drafts verified beside `rows` rows of a decoding request: none while known tokens are left over,
-        and none beyond what it may still get."""
-        if not self._capacity.draft_tokens or rows < request.pending:
-            return 0
-        return max(0, min(self._capacity.draft_tokens, self.context_limit - request.length - 1))
 
     def _repeat_blocks(self, planned: list[_Share]) -> int | None:
         """See `StepPlan.repeat_blocks`. Only ends free blocks, so whoever waits for some goes on waiting."""
@@ -326,7 +328,7 @@ class Scheduler:
         `end` <= context_limit.
         """
         lease, blocks = _held(request.lease), self._blocks_for(end)
-        while not self._cache.grow(lease, blocks):
+        while blocks > len(lease.table) and not self._cache.grow(lease, blocks):
             self._cache.unpin()  # who waits for admission must not keep blocks from who runs
             if self._cache.could_grow(lease, blocks):
                 if self._cache.in_flight:
@@ -359,8 +361,11 @@ class Scheduler:
         end = len(chunk.history)
         if sampled.error is not None:
             return self._fail_one(request, sampled.error)
-        count, finish = _accepted(request, chunk.room, sampled.tokens)
-        tokens, logprobs = sampled.tokens[:count], sampled.logprobs[:count]
+        tokens, logprobs = sampled.tokens, sampled.logprobs
+        count, finish = _accepted(request, chunk.room, tokens)
+        stop_id = tokens[count] if finish is FinishReason.STOP else None
+        if count < len(tokens):
+            tokens, logprobs = tokens[:count], logprobs[:count]
         if count > 1 and (chunk.draft_tokens or steps > 1):
             end += count - 1  # all but the last token are in the caches already
             if not self._cache.grow(_held(request.lease), self._blocks_for(end)):
@@ -369,19 +374,14 @@ class Scheduler:
         self._publish(request)
         if finish is not None:
             self._finish(request, finish)
-        stop_id = sampled.tokens[count] if finish is FinishReason.STOP else None
         cached = request.cached_tokens or 0
-        return TokenEvent(request.request_id, tokens, logprobs, finish, cached_tokens=cached, stop_id=stop_id)
+        return TokenEvent(request.request_id, tokens, logprobs, finish, None, cached, stop_id)
 
     def _publish(self, request: Request) -> None:
         """Share the blocks that are full now."""
         lease = _held(request.lease)
         if request.computed // self._capacity.block_tokens > lease.shared:
             self._cache.publish(lease, self._content(request, request.computed))
-
-    def _room(self, request: Request) -> int:
-        """Tokens the request may still get: to its max_tokens, or to the context's end."""
-        return min(request.sampling.max_tokens - request.generated, self.context_limit - request.length)
 
     def _fail_one(self, request: Request, message: str) -> TokenEvent:
         self._finish(request, FinishReason.ERROR)

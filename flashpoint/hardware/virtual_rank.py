@@ -27,12 +27,11 @@ class RankRows(Generic[S]):
 
     def toward(self, other: RankRows[S], share: float) -> RankRows[S]:
         """The step between this one (share 0) and a later, equal one (share 1)."""
-        return RankRows(
-            self.encoder.toward(other.encoder, share),
-            self.decoder.toward(other.decoder, share),
-            self.head_rows,
-            self.drafted,
-        )
+        encoder = self.encoder.toward(other.encoder, share)
+        # Decodes run every layer: their rows are the same ones in both parts.
+        same = self.decoder is self.encoder and other.decoder is other.encoder
+        decoder = encoder if same else self.decoder.toward(other.decoder, share)
+        return RankRows(encoder, decoder, self.head_rows, self.drafted)
 
 
 class PlannedSteps(Generic[S]):
