@@ -236,20 +236,20 @@ class PrefixTree:
 
     def lock(self, segment: Segment) -> None:
         """Keep a segment and its ancestors where they are, and count them as used now."""
-        self._tick += 1
+        tick = self._tick = self._tick + 1
         for link in self.ancestry(segment):
-            link.last_used = self._tick
-            if link.idle:
+            link.last_used = tick
+            if not link.locks and not link.moving:
                 self.evictable[link.tier] -= self.size(link)
             link.locks += 1
 
     def unlock(self, segment: Segment) -> None:
         """Undo one `lock`."""
-        self._tick += 1
+        tick = self._tick = self._tick + 1
         for link in self.ancestry(segment):
-            link.last_used = self._tick
+            link.last_used = tick
             link.locks -= 1
-            if link.idle:
+            if not link.locks and not link.moving:
                 self.evictable[link.tier] += self.size(link)
                 self.offer(link)
 
