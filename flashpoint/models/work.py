@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from flashpoint.engine.plan import StepCounts
@@ -26,7 +27,7 @@ class KernelWork(NamedTuple):
     kernels: launches that wait for each other; kernels that run beside them are not counted.
     """
 
-    flops: Mapping[Precision, float]
+    flops: Mapping[Precision, float] = MappingProxyType({})
     weight_bytes: float = 0.0
     cache_bytes: float = 0.0
     activation_bytes: float = 0.0

@@ -6,6 +6,7 @@ Source: as `work.py`. What does not depend on the step is computed once, since e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from flashpoint.models.deepseek_v41.work_rows import RowSums
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _SMALL_MESSAGE = 16
 """Bytes with which ranks agree on a sampled token: its logit and its id."""
+
+ROW_COUNTS_KEPT = 1024
+"""Combinations of row counts whose work is remembered, a few KB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,61 +96,96 @@ class RankSteps:
         self._sources = len(c.kv_source_layer_ids)
         self._sources1 = sum(c.compress_ratios[layer] == 1 for layer in c.kv_source_layer_ids)
         self._engrams = len(c.engram_layer_ids)
+        # Decoding goes on with the same numbers of rows for long, and comes back to them.
+        self._of_rows = lru_cache(ROW_COUNTS_KEPT)(self._count_rows)
         self._remote = _remote_ranks(layout.ep, c.num_experts_per_tok) if layout.dp > 1 else 0.0
 
     def step(self, shape: StepShape[RowSums]) -> StepWork:
         """The work of the busiest rank, which computes `shape`."""
-        model = self._model
-        encoder, decoder = shape.encoder, shape.decoder
-        gemm, moe, attention, mixers, indexer = _Sums(), _Sums(), _Sums(), _Sums(), _Sums()
-        engram, head, draft = _Sums(), _Sums(), _Sums()
-        for part, rows in ((model.encoder, encoder), (model.decoder, decoder)):
-            if rows.rows:
-                self._dense(part, rows, gemm, moe, attention, mixers)
-                self._selection(part, rows, indexer)
-                if part is model.encoder:
-                    self._source_layer(rows, decoder.rows, gemm)
-                    self._engram(rows.rows, engram)
+        model, encoder, decoder = self._model, shape.encoder, shape.decoder
+        rows = self._of_rows(
+            encoder.rows,
+            encoder.new2,
+            decoder.rows,
+            shape.head_rows,
+            shape.drafted,
+            shape.group_encoder_rows,
+            shape.group_decoder_rows,
+            model.draft_tokens,
+        )
+        attention, indexer = _Sums(), _Sums()
+        for part, sums in ((model.encoder, encoder), (model.decoder, decoder)):
+            if sums.rows:
+                self._attention(part, sums, attention)
+                self._selection(part, sums, indexer)
+        families: dict[Family, KernelWork] = {}
+        for family, work in rows.kernels.items():
+            if family == "attention":
+                families[family] = attention.work(work.kernels)
+            elif family == "indexer":
+                families[family] = indexer.work(work.kernels)
+            else:
+                families[family] = work
+        return StepWork(families, rows.exchanges)
+
+    def _count_rows(
+        self,
+        encoder_rows: int,
+        encoder_new2: int,
+        decoder_rows: int,
+        head_rows: int,
+        drafted: int,
+        group_encoder_rows: int,
+        group_decoder_rows: int,
+        draft_tokens: int,
+    ) -> StepWork:
+        """Everything that depends on numbers of rows and not on where they are; see `StepShape`.
+
+        encoder_new2: see `RowSums.new2`. Of attention and indexer only the kernels are counted.
+        """
+        model, layout = self._model, self._layout
+        gemm, moe, mixers, engram, head, draft = (_Sums() for _ in range(6))
+        for part, own in ((model.encoder, encoder_rows), (model.decoder, decoder_rows)):
+            if own:
+                self._dense(part, own, gemm, moe, mixers)
+        if encoder_rows:
+            self._source_layer(encoder_rows, encoder_new2, decoder_rows, gemm)
+            self._engram(encoder_rows, engram)
         exchanges: list[Exchange] = []
         for part, own, group in (
-            (model.encoder, encoder.rows, shape.group_encoder_rows),
-            (model.decoder, decoder.rows, shape.group_decoder_rows),
+            (model.encoder, encoder_rows, group_encoder_rows),
+            (model.decoder, decoder_rows, group_decoder_rows),
         ):
             if group:
                 self._experts(part.layers, group, moe)
                 self._exchange(exchanges, part.layers, own)
-        if shape.head_rows:
-            self._logits(shape.head_rows, head)
-            if self._layout.tp > 1:
-                size = shape.head_rows * _SMALL_MESSAGE
-                exchanges.append(Exchange("all_gather", size, self._layout.tp, 1))
-        drafts = shape.drafted * model.draft_tokens
+        if head_rows:
+            self._logits(head_rows, head)
+            if layout.tp > 1:
+                exchanges.append(Exchange("all_gather", head_rows * _SMALL_MESSAGE, layout.tp, 1))
+        drafts = drafted * draft_tokens
         if drafts:
-            self._drafts(shape, drafts, draft)
+            group = round(drafts * max(1.0, group_decoder_rows / max(decoder_rows, 1)))
+            self._drafts(drafts, group, draft_tokens, decoder_rows, draft)
             self._exchange(exchanges, model.stages, drafts)
+        own, group = encoder_rows or decoder_rows, group_encoder_rows or group_decoder_rows
         counted: tuple[tuple[Family, _Sums, int], ...] = (
-            ("gemm", gemm, encoder.rows or decoder.rows),
-            (
-                "moe",
-                moe,
-                encoder.rows or decoder.rows or shape.group_encoder_rows or shape.group_decoder_rows,
-            ),
-            ("attention", attention, encoder.rows or decoder.rows),
-            ("hyper_connections", mixers, encoder.rows or decoder.rows),
-            ("indexer", indexer, encoder.rows or decoder.rows),
-            ("engram", engram, encoder.rows),
-            ("head", head, shape.head_rows),
+            ("gemm", gemm, own),
+            ("moe", moe, own or group),
+            ("attention", _Sums(), own),
+            ("hyper_connections", mixers, own),
+            ("indexer", _Sums(), own),
+            ("engram", engram, encoder_rows),
+            ("head", head, head_rows),
             ("draft", draft, drafts),
         )
-        launches = self._launches(shape)
+        launches = self._launches(group_encoder_rows, group_decoder_rows, draft_tokens)
         families = {name: sums.work(launches.get(name, 0)) for name, sums, rows in counted if rows}
         return StepWork(families, tuple(exchanges))
 
-    def _dense(
-        self, part: Part, rows: RowSums, gemm: _Sums, moe: _Sums, attention: _Sums, mixers: _Sums
-    ) -> None:
-        """Projections, attention, shared expert, router and mixers of a part's layers."""
-        model, f, n, layers = self._model, self._model.formats, rows.rows, part.layers
+    def _dense(self, part: Part, n: int, gemm: _Sums, moe: _Sums, mixers: _Sums) -> None:
+        """Projections, shared expert, router and mixers of a part's layers, for `n` rows."""
+        model, f, layers = self._model, self._model.formats, part.layers
         projections = layers * self._projections
         gemm.add(
             f.dense_math,
@@ -158,6 +197,12 @@ class RankSteps:
         moe.add(f.dense_math, 2 * n * shared, shared * f.dense)
         router = layers * model.router_parameters
         moe.add(f.wide_math, 2 * n * router, router * f.router)
+        mixer = layers * model.mixer_parameters
+        mixers.add(f.wide_math, 2 * n * mixer, mixer * f.wide, activations=2 * layers * n * self._stream)
+
+    def _attention(self, part: Part, rows: RowSums, attention: _Sums) -> None:
+        """Attention of a part's layers over windows and picked entries."""
+        f, n, layers = self._model.formats, rows.rows, part.layers
         picked = part.picks1 * rows.picked1 + part.picks2 * rows.picked2
         attention.add(
             f.attention_math,
@@ -165,8 +210,6 @@ class RankSteps:
             caches=picked * f.entry + layers * (rows.window_span + n) * f.window,
             activations=layers * n * f.activation * 2 * self._wide,
         )
-        mixer = layers * model.mixer_parameters
-        mixers.add(f.wide_math, 2 * n * mixer, mixer * f.wide, activations=2 * layers * n * self._stream)
 
     def _selection(self, part: Part, rows: RowSums, indexer: _Sums) -> None:
         """Indexers of a part; replicated under TP (spec 13.1)."""
@@ -185,14 +228,14 @@ class RankSteps:
         queries = part.indexers * self._model.indexer_parameters
         indexer.add(f.dense_math, 2 * rows.rows * queries, queries * f.dense)
 
-    def _source_layer(self, rows: RowSums, decoder_rows: int, gemm: _Sums) -> None:
+    def _source_layer(self, rows: int, new2: int, decoder_rows: int, gemm: _Sums) -> None:
         """What every row writes for others: entries, index keys, the last source's window (spec 2.2)."""
         c, f, pair, single = self._model.config, self._model.formats, self._pair, self._single
-        entries = self._sources1 * rows.rows + (self._sources - self._sources1) * rows.new2
-        gemm.add(f.pair_math, 2 * rows.rows * pair, f.pair * pair)
-        gemm.add(f.single_math, 2 * rows.rows * single, f.single * single, entries * (f.entry + f.key))
+        entries = self._sources1 * rows + (self._sources - self._sources1) * new2
+        gemm.add(f.pair_math, 2 * rows * pair, f.pair * pair)
+        gemm.add(f.single_math, 2 * rows * single, f.single * single, entries * (f.entry + f.key))
         # Rows that go no further than the last source still project and store its window.
-        only = rows.rows - decoder_rows
+        only = rows - decoder_rows
         gemm.add(f.dense_math, 2 * only * c.hidden_size * c.head_dim, caches=only * f.window)
 
     def _engram(self, rows: int, engram: _Sums) -> None:
@@ -223,20 +266,19 @@ class RankSteps:
         f = self._model.formats
         sums.add(f.head_math, 2 * rows * self._head, self._head * f.head)
 
-    def _drafts(self, shape: StepShape[RowSums], rows: int, draft: _Sums) -> None:
+    def _drafts(self, rows: int, group: int, draft_tokens: int, decoder_rows: int, draft: _Sums) -> None:
         """One draft of every sequence (spec 8.2): a block of `draft_tokens` rows through the stages."""
         model, layout = self._model, self._layout
         c, f, stages, expert = model.config, model.formats, model.stages, model.expert_parameters
-        group = round(rows * max(1.0, shape.group_decoder_rows / max(shape.decoder.rows, 1)))
         dense = stages * (self._projections + expert / self._split)
         context = c.hidden_size * c.hidden_size * len(c.dspark_target_layer_ids or ())
         chosen = c.dspark_num_experts_per_tok or 0
         touched = _distinct(model.draft_experts, chosen, group) / layout.ranks
-        keys = c.sliding_window + model.draft_tokens
+        keys = c.sliding_window + draft_tokens
         mixer = stages * model.mixer_parameters
         markov = c.vocab_size * (c.dspark_markov_rank or 0)
         draft.add(f.dense_math, 2 * rows * dense, dense * f.dense)
-        draft.add(f.dense_math, 2 * shape.decoder.rows * context, context * f.dense)
+        draft.add(f.dense_math, 2 * decoder_rows * context, context * f.dense)
         draft.add(
             f.expert_math,
             2 * stages * rows * chosen * expert / self._split,
@@ -245,7 +287,7 @@ class RankSteps:
         draft.add(
             f.attention_math,
             self._key_flops * keys * rows * stages,
-            caches=stages * shape.drafted * keys * f.window,
+            caches=stages * (rows // draft_tokens) * keys * f.window,
         )
         draft.add(f.wide_math, 2 * rows * mixer, mixer * f.wide)
         draft.add("bf16", 2 * rows * markov / layout.tp, 2 * markov * 2.0 / layout.tp)
@@ -264,23 +306,23 @@ class RankSteps:
             size = rows * hidden * self._model.formats.activation
             exchanges.append(Exchange("all_reduce", size, layout.tp, 2 * layers))
 
-    def _launches(self, shape: StepShape[RowSums]) -> dict[Family, int]:
+    def _launches(self, encoder_rows: int, decoder_rows: int, draft_tokens: int) -> dict[Family, int]:
         """Kernels that wait for each other."""
         path, model = self._model.path, self._model
         launches: dict[Family, int] = {"indexer": 0}
-        parts = [model.encoder] if shape.group_encoder_rows else []
-        parts += [model.decoder] if shape.group_decoder_rows else []
+        parts = [model.encoder] if encoder_rows else []
+        parts += [model.decoder] if decoder_rows else []
         layers = sum([part.layers for part in parts])
         for family, count in path.layer.items():
             launches[family] = launches.get(family, 0) + layers * count
         for part in parts:
             launches["indexer"] += path.indexer * part.indexers + path.candidates * part.scores1
-        if shape.group_encoder_rows:
+        if encoder_rows:
             launches["gemm"] = launches.get("gemm", 0) + path.source * self._sources
             launches["engram"] = launches.get("engram", 0) + path.engram * self._engrams
         launches["head"] = launches.get("head", 0) + path.head
         stage = sum(path.layer.values())
-        launches["draft"] = model.stages * stage + path.draft_token * model.draft_tokens + path.head
+        launches["draft"] = model.stages * stage + path.draft_token * draft_tokens + path.head
         return launches
 
 
