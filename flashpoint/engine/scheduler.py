@@ -196,7 +196,7 @@ class Scheduler:
                 self._release(request)
             elif chunk.sampling is None:
                 request.advance(len(chunk.history))
-                self._publish(request)
+                self._publish(request, _held(request.lease))
             else:
                 events.append(self._commit(request, chunk, sampled[chunk.request_id], result.steps))
         return events
@@ -366,20 +366,20 @@ class Scheduler:
         stop_id = tokens[count] if finish is FinishReason.STOP else None
         if count < len(tokens):
             tokens, logprobs = tokens[:count], logprobs[:count]
+        lease = _held(request.lease)
         if count > 1 and (chunk.draft_tokens or steps > 1):
             end += count - 1  # all but the last token are in the caches already
-            if not self._cache.grow(_held(request.lease), self._blocks_for(end)):
+            if not self._cache.grow(lease, self._blocks_for(end)):
                 raise RuntimeError(f"{request.request_id} was given more steps than there are blocks for")
         request.sample(end, tokens)
-        self._publish(request)
+        self._publish(request, lease)
         if finish is not None:
             self._finish(request, finish)
         cached = request.cached_tokens or 0
         return TokenEvent(request.request_id, tokens, logprobs, finish, None, cached, stop_id)
 
-    def _publish(self, request: Request) -> None:
+    def _publish(self, request: Request, lease: Lease) -> None:
         """Share the blocks that are full now."""
-        lease = _held(request.lease)
         if request.computed // self._capacity.block_tokens > lease.shared:
             self._cache.publish(lease, self._content(request, request.computed))
 

@@ -6,8 +6,7 @@ The engine above it plans as it does over a real executor (INV-14).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from flashpoint.cache.transfer import Run
 from flashpoint.engine.executor import Capacity
@@ -16,8 +15,7 @@ from flashpoint.hardware.acceptance import Acceptance
 from flashpoint.models.work import ModelWork, S
 
 
-@dataclass(frozen=True, slots=True)
-class RankRows(Generic[S]):
+class RankRows(NamedTuple, Generic[S]):
     """Of one rank's step: the fields of `StepShape` that it knows alone."""
 
     encoder: S

@@ -54,8 +54,7 @@ class Exchange:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """One rank's step."""
 
     kernels: Mapping[Family, KernelWork]
@@ -96,8 +95,7 @@ class Sums(Protocol):
 S = TypeVar("S", bound=Sums)
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape(Generic[S]):
+class StepShape(NamedTuple, Generic[S]):
     """What one rank computes in a step.
 
     encoder: rows that run the layers up to the last KV source.  decoder: rows that run those behind it.

@@ -55,6 +55,16 @@ def total(work, name):
     return sum(getattr(k, name) for k in work.kernels.values())
 
 
+@pytest.mark.parametrize("layout", ["TP2", "DEP4"])
+def test_what_is_remembered_of_row_counts_holds_for_other_positions_only(layout):
+    """Two steps of as many rows elsewhere, and of other row counts: as if nothing had been counted before."""
+    used, layout = V41Work(TEXT), parse_layout(layout)
+    for position, rows, head, drafted in ((100, 6, 6, 1), (90_001, 6, 6, 1), (90_001, 6, 0, 0), (7, 130, 1, 1)):
+        sums = WORK.sums(position, rows)
+        step = shape(sums, sums, head, drafted, layout.dp)
+        assert used.step(step, layout) == V41Work(TEXT).step(step, layout)
+
+
 # Parameters: exact against the checkpoint, and the digits that the spec prints.
 
 
