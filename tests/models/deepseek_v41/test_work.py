@@ -59,7 +59,8 @@ def total(work, name):
 def test_what_is_remembered_of_row_counts_holds_for_other_positions_only(layout):
     """Two steps of as many rows elsewhere, and of other row counts: as if nothing had been counted before."""
     used, layout = V41Work(TEXT), parse_layout(layout)
-    for position, rows, head, drafted in ((100, 6, 6, 1), (90_001, 6, 6, 1), (90_001, 6, 0, 0), (7, 130, 1, 1)):
+    cases = (100, 6, 6, 1), (90_001, 6, 6, 1), (90_001, 6, 0, 0), (7, 130, 1, 1)
+    for position, rows, head, drafted in cases:
         sums = WORK.sums(position, rows)
         step = shape(sums, sums, head, drafted, layout.dp)
         assert used.step(step, layout) == V41Work(TEXT).step(step, layout)
