@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
+import numpy as np
+
 from flashpoint.cache.block_pool import BlockPool
 from flashpoint.cache.eviction import EvictionPolicy, LeastRecentlyUsed
-from flashpoint.cache.int32_buffer import Int32Buffer, Int32s
+from flashpoint.cache.int32_buffer import Int32Buffer
 from flashpoint.cache.prefix_tree import NOTHING, PrefixTree, Segment
 from flashpoint.cache.tier_pools import TierPools
 from flashpoint.cache.transfer import Content, Landed, Run, Tier, Transfer
@@ -218,9 +220,12 @@ class BlockCache:
             hits[segment.origin] += self._tree.size(segment)
             segment.origin = Tier.DEVICE
         end = path[-1] if path else self._tree.root(namespace)
-        self._tree.lock(end)
-        self.unpin()
-        table = Int32Buffer(_joined([segment.blocks.values for segment in path]))
+        if end is self._pin:
+            self._pin = None  # the asker's hold becomes the lease's
+        else:
+            self._tree.lock(end)
+            self.unpin()
+        table = Int32Buffer(np.concatenate([segment.blocks.values for segment in path]) if path else NOTHING)
         table.extend(self._pool.allocate(blocks - len(table)))
         return Lease(table, end, (hits[0], hits[1], hits[2]))
 
@@ -273,12 +278,3 @@ class BlockCache:
             segment = self._tree.queues[Tier.DEVICE].take()
             if segment is None or not self._tiers.demote(segment, missing, patient):
                 return
-
-
-def _joined(parts: list[Int32s]) -> Int32s:
-    if not parts:
-        return NOTHING
-    table = Int32Buffer(parts[0])
-    for part in parts[1:]:
-        table.extend(part)
-    return table.values

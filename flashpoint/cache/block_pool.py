@@ -20,30 +20,37 @@ class BlockPool:
 
     def __init__(self, total: int) -> None:
         self.total = total
-        # A stack: the first `_free_count` entries are the free ids, the last of them goes out next.
-        self._stack = np.arange(total - 1, -1, -1, dtype=np.int32)
-        self._free_count = total
+        # Ids from `_fresh` on have never been taken. Those given back are a stack, the last of them goes out
+        # next; memory for it is touched only as far as it grows.
+        self._fresh = 0
+        self._stack = np.empty(total, dtype=np.int32)
+        self._returned = 0
         self._taken = np.zeros(total, dtype=np.bool_)
 
     @property
     def free_count(self) -> int:
         """Blocks that can be allocated now."""
-        return self._free_count
+        return self._returned + self.total - self._fresh
 
     @property
     def taken_count(self) -> int:
         """Blocks that someone holds."""
-        return self.total - self._free_count
+        return self._fresh - self._returned
 
     def allocate(self, count: int) -> BlockIds:
         """Take `count` blocks and return their ids, int32 [count]. BlockPoolError when too few are free."""
-        if not 0 <= count <= self._free_count:
+        if not 0 <= count <= self.free_count:
             raise BlockPoolError(
-                f"cannot allocate {count} blocks: {self._free_count} of {self.total} are free"
+                f"cannot allocate {count} blocks: {self.free_count} of {self.total} are free"
             )
-        rest = self._free_count - count
-        ids = self._stack[rest : self._free_count][::-1].copy()
-        self._free_count = rest
+        again = min(count, self._returned)
+        rest = self._returned - again
+        ids = self._stack[rest : self._returned][::-1].copy()
+        self._returned = rest
+        if again < count:
+            fresh = np.arange(self._fresh, self._fresh + count - again, dtype=np.int32)
+            self._fresh += count - again
+            ids = np.concatenate([ids, fresh]) if again else fresh
         self._taken[ids] = True
         return ids
 
@@ -58,5 +65,5 @@ class BlockPool:
         if not self._taken[ids].all():
             raise BlockPoolError(f"cannot free {ids[~self._taken[ids]].tolist()}: already free")
         self._taken[ids] = False
-        self._stack[self._free_count : self._free_count + ids.size] = ids[::-1]
-        self._free_count += ids.size
+        self._stack[self._returned : self._returned + ids.size] = ids[::-1]
+        self._returned += ids.size

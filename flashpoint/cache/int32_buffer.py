@@ -16,9 +16,11 @@ class Int32Buffer:
     Growth, and appending after a cut, move to a new array and leave the old one to its views.
     """
 
+    __slots__ = ("_data", "_length", "_shown", "_written")
+
     def __init__(self, values: Int32s) -> None:
         self._length = self._written = len(values)
-        self._data = np.empty(self._length + 64, dtype=np.int32)
+        self._hold(np.empty(self._length + 64, dtype=np.int32))
         self._data[: self._length] = values
 
     def __len__(self) -> int:
@@ -40,17 +42,20 @@ class Int32Buffer:
 
     def view(self, end: int) -> Int32s:
         """The first `end` values, read-only and without a copy; `end` <= len."""
-        view = self._data[:end]
-        view.flags.writeable = False
-        return view
+        return self._shown[:end]
 
     @property
     def values(self) -> Int32s:
         """All values, as `view`."""
-        return self.view(self._length)
+        return self._shown[: self._length]
 
     def _move(self, capacity: int) -> None:
         moved = np.empty(capacity, dtype=np.int32)
         moved[: self._length] = self._data[: self._length]
-        self._data = moved
+        self._hold(moved)
         self._written = self._length
+
+    def _hold(self, data: Int32s) -> None:
+        self._data = data
+        self._shown = data.view()
+        self._shown.flags.writeable = False  # and so is every slice of it

@@ -171,8 +171,7 @@ class PrefixTree:
 
     def step(self, segment: Segment, content: Content) -> tuple[Segment | None, int]:
         """(the child that begins as `content` does, blocks they have in common); (None, 0) without one."""
-        first = content[: self.block_tokens]
-        child = segment.children.get(first.tobytes())
+        child = segment.children.get(self._first(content)) if segment.children else None
         if child is None:
             return None, 0
         own = child.content.values[: len(content)]
@@ -237,20 +236,20 @@ class PrefixTree:
 
     def lock(self, segment: Segment) -> None:
         """Keep a segment and its ancestors where they are, and count them as used now."""
-        self._tick += 1
+        tick = self._tick = self._tick + 1
         for link in self.ancestry(segment):
-            link.last_used = self._tick
-            if link.idle:
+            link.last_used = tick
+            if not link.locks and not link.moving:
                 self.evictable[link.tier] -= self.size(link)
             link.locks += 1
 
     def unlock(self, segment: Segment) -> None:
         """Undo one `lock`."""
-        self._tick += 1
+        tick = self._tick = self._tick + 1
         for link in self.ancestry(segment):
-            link.last_used = self._tick
+            link.last_used = tick
             link.locks -= 1
-            if link.idle:
+            if not link.locks and not link.moving:
                 self.evictable[link.tier] += self.size(link)
                 self.offer(link)
 

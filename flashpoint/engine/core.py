@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashpoint.engine.clock import Clock
 from flashpoint.engine.events import TokenEvent
@@ -21,8 +21,7 @@ from flashpoint.engine.stats import EngineStats
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """What one step did, for histograms and run archives.
 
     start, seconds: when it began on the engine's clock, and how long it took, scheduling included.
@@ -181,12 +180,14 @@ class EngineCore:
         counts: StepCounts | None,
         failed: bool,
     ) -> None:
-        prefill_rows = sum(
-            max(0, min(len(chunk.history), chunk.prompt_tokens) - chunk.start) for chunk in plan.chunks
-        )
-        replay_rows = sum(
-            max(0, min(len(chunk.history), chunk.write_from) - chunk.start) for chunk in plan.chunks
-        )
+        rows = prefill_rows = replay_rows = 0
+        for chunk in plan.chunks:
+            first, end = chunk.start, len(chunk.history)
+            rows += end - first + chunk.draft_tokens
+            if first < chunk.prompt_tokens:
+                prefill_rows += min(end, chunk.prompt_tokens) - first
+            if first < chunk.write_from:
+                replay_rows += min(end, chunk.write_from) - first
         seconds = self._clock.now() - start
         self._steps += steps
         self._step_seconds += seconds
@@ -199,7 +200,7 @@ class EngineCore:
             start=start,
             seconds=seconds,
             prefill_rows=prefill_rows,
-            decode_rows=plan.rows - prefill_rows,
+            decode_rows=rows - prefill_rows,
             replay_rows=replay_rows,
             sampled_tokens=sum(len(event.tokens) for event in events),
             running=self._scheduler.running_count,

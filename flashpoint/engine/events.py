@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from flashpoint.engine.plan import TokenLogprob
 
@@ -17,8 +17,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """New tokens of a request, possibly its last.
 
     tokens: accepted ids, in order; a stop id that ended the request is not among them.

@@ -1,4 +1,7 @@
-"""What crosses from the scheduler to an executor and back: plain data, no tensors."""
+"""What crosses from the scheduler to an executor and back: plain data, no tensors.
+
+What there is one of per sequence and step is a named tuple: it costs a third of a frozen dataclass to make.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from flashpoint.engine.sampling import SamplingParams
 TokenArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One sequence's share of a step: positions `start` … `len(history) - 1`.
 
     Prefill, a piece of a prefill and a decode step differ only in length.
@@ -101,8 +103,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """Tokens one chunk produced (1 … k, more than one only with accepted drafts), or why it could not."""
 
     request_id: str

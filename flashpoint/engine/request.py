@@ -28,6 +28,8 @@ from flashpoint.errors import IllegalTransition, InvalidValue
 class State(StrEnum):
     """Where a request is."""
 
+    __hash__ = str.__hash__  # Enum's is written in Python, and every step of every request asks for it
+
     WAITING = "waiting"
     PREFILLING = "prefilling"
     DECODING = "decoding"
@@ -37,6 +39,8 @@ class State(StrEnum):
 
 class Event(StrEnum):
     """What can happen to a request."""
+
+    __hash__ = str.__hash__
 
     ADMIT = "admit"
     ADVANCE = "advance"
@@ -89,7 +93,7 @@ class Request:
         self.request_id = request_id
         self.sampling = sampling
         self.namespace = namespace
-        self.prompt_tokens = len(prompt)
+        self.prompt_tokens = self.length = len(prompt)
         self.state = State.WAITING
         self.computed = 0
         self.cached_tokens: int | None = None
@@ -99,11 +103,6 @@ class Request:
         self.finish: FinishReason | None = None
         self.received = False
         self._tokens = Int32Buffer(prompt)
-
-    @property
-    def length(self) -> int:
-        """Known tokens, prompt and answer."""
-        return len(self._tokens)
 
     @property
     def generated(self) -> int:
@@ -155,6 +154,7 @@ class Request:
         self._on(Event.SAMPLE)
         self.computed = end
         self._tokens.extend(tokens)
+        self.length += len(tokens)
 
     def preempt(self) -> None:
         """Leave the running set; slot and blocks are the scheduler's to free."""

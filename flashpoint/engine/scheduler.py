@@ -30,6 +30,8 @@ from flashpoint.engine.request import Request, State
 from flashpoint.errors import InvalidValue, QueueFull, RequestTooLong
 
 T = TypeVar("T")
+_Share = tuple[Request, int, int]
+"""Whose step it is, too: a request, how many of its known tokens are computed, and drafts beside them."""
 
 
 class Scheduler:
@@ -165,18 +167,18 @@ class Scheduler:
         """
         if self._in_flight is not None:
             raise RuntimeError(f"step {self._in_flight[0].step} is in flight: apply its result first")
-        planned: list[tuple[Request, int]] = []
+        planned: list[_Share] = []
         budget = self._config.max_step_tokens
         budget = self._plan_decodes(planned, budget)
         budget = self._plan_prefills(planned, budget)
         self._plan_admissions(planned, budget)
         if not planned and not (self._requests and self._cache.in_flight):
             return None
-        chunks = tuple(self._chunk(request, rows) for request, rows in planned)
+        chunks = tuple([self._chunk(*share) for share in planned])
         transfers = self._cache.take_transfers()
         plan = StepPlan(self._steps, chunks, transfers, self._repeat_blocks(planned))
         self._steps += 1
-        self._in_flight = plan, [request for request, _ in planned]
+        self._in_flight = plan, [request for request, _, _ in planned]
         return plan
 
     def apply(self, result: StepResult) -> list[TokenEvent]:
@@ -194,7 +196,7 @@ class Scheduler:
                 self._release(request)
             elif chunk.sampling is None:
                 request.advance(len(chunk.history))
-                self._publish(request)
+                self._publish(request, _held(request.lease))
             else:
                 events.append(self._commit(request, chunk, sampled[chunk.request_id], result.steps))
         return events
@@ -212,30 +214,36 @@ class Scheduler:
 
     # Planning
 
-    def _plan_decodes(self, planned: list[tuple[Request, int]], budget: int) -> int:
+    def _plan_decodes(self, planned: list[_Share], budget: int) -> int:
         """Give each decoding request its rows, oldest first, preempting the youngest for blocks."""
+        drafted = self._capacity.draft_tokens
         for request in list(self._running):
             # The state is read here, not before the loop: an older request may have preempted this one.
             if request.state is not State.DECODING:
                 continue
-            rows = min(request.pending, budget)
-            drafts = self._drafts(request, rows)
+            rows = pending = request.length - request.computed
+            if rows > budget:
+                rows = budget
+            # No drafts while known tokens are left over, and none beyond what it may still get.
+            drafts = 0
+            if drafted and rows == pending:
+                drafts = max(0, min(drafted, self.context_limit - request.length - 1))
             if rows and self._grow(request, request.computed + rows + drafts):
-                planned.append((request, rows))
+                planned.append((request, rows, drafts))
                 budget -= rows + drafts
         return budget
 
-    def _plan_prefills(self, planned: list[tuple[Request, int]], budget: int) -> int:
+    def _plan_prefills(self, planned: list[_Share], budget: int) -> int:
         for request in self._running:
             if request.state is not State.PREFILLING:
                 continue
             rows = self._replay.prefill_rows(request.pending, budget)
             if rows:
-                planned.append((request, rows))
+                planned.append((request, rows, 0))
                 budget -= rows
         return budget
 
-    def _plan_admissions(self, planned: list[tuple[Request, int]], budget: int) -> None:
+    def _plan_admissions(self, planned: list[_Share], budget: int) -> None:
         """Admit from the queue's head while budget, slots and blocks last; never past the head."""
         while budget and self._waiting and self._free_slots and len(self._running) < self._config.max_running:
             request = next(iter(self._waiting.values()))
@@ -258,30 +266,33 @@ class Scheduler:
             self._running.append(request)
             rows = self._replay.prefill_rows(request.pending, budget)
             if rows:
-                planned.append((request, rows))
+                planned.append((request, rows, 0))
                 budget -= rows
 
-    def _chunk(self, request: Request, rows: int) -> Chunk:
-        end = request.computed + rows
-        last = end == request.length
+    def _chunk(self, request: Request, rows: int, drafts: int) -> Chunk:
+        start, length, lease = request.computed, request.length, _held(request.lease)
+        end = start + rows
+        last = end == length
         decoder_rows = None
         if request.state is State.PREFILLING:
             decoder_rows = self._replay.decoder_rows(rows, last)
             request.decoder_start = self._replay.decoder_start(request.window_start, end)
+        sampling, prompt_tokens = request.sampling, request.prompt_tokens
         return Chunk(
-            request_id=request.request_id,
-            slot=_held(request.slot),
-            start=request.computed,
-            history=request.history(end),
-            blocks=_held(request.lease).table.view(self._blocks_for(end)),
-            prompt_tokens=request.prompt_tokens,
-            sampling=request.sampling if last else None,
-            write_from=request.write_from,
-            window_start=request.window_start,
-            decoder_rows=decoder_rows,
-            decoder_start=request.decoder_start,
-            draft_tokens=self._drafts(request, rows),
-            room=self._room(request),
+            request.request_id,
+            _held(request.slot),
+            start,
+            request.history(end),
+            lease.table.view(self._blocks_for(end)),
+            prompt_tokens,
+            sampling if last else None,
+            request.write_from,
+            request.window_start,
+            decoder_rows,
+            request.decoder_start,
+            drafts,
+            # To its max_tokens, or to the context's end.
+            min(sampling.max_tokens - length + prompt_tokens, self.context_limit - length),
         )
 
     def _count_hit(self, lease: Lease) -> None:
@@ -299,19 +310,14 @@ class Scheduler:
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self._capacity.block_tokens)
 
-    def _drafts(self, request: Request, rows: int) -> int:
-        """Drafts verified beside `rows` rows of a decoding request: none while known tokens are left over,
-        and none beyond what it may still get."""
-        if not self._capacity.draft_tokens or request.state is not State.DECODING or rows < request.pending:
-            return 0
-        return max(0, min(self._capacity.draft_tokens, self.context_limit - request.length - 1))
-
-    def _repeat_blocks(self, planned: list[tuple[Request, int]]) -> int | None:
+    def _repeat_blocks(self, planned: list[_Share]) -> int | None:
         """See `StepPlan.repeat_blocks`. Only ends free blocks, so whoever waits for some goes on waiting."""
         if len(planned) != len(self._running) or self._cache.in_flight:
             return None
-        if any(request.state is not State.DECODING or request.pending != rows for request, rows in planned):
-            return None
+        # From the last on, as prefills come behind decodes.
+        for request, rows, _ in reversed(planned):
+            if request.state is not State.DECODING or request.pending != rows:
+                return None
         return self._cache.ready_blocks
 
     def _grow(self, request: Request, end: int) -> bool:
@@ -322,7 +328,7 @@ class Scheduler:
         `end` <= context_limit.
         """
         lease, blocks = _held(request.lease), self._blocks_for(end)
-        while not self._cache.grow(lease, blocks):
+        while blocks > len(lease.table) and not self._cache.grow(lease, blocks):
             self._cache.unpin()  # who waits for admission must not keep blocks from who runs
             if self._cache.could_grow(lease, blocks):
                 if self._cache.in_flight:
@@ -355,42 +361,27 @@ class Scheduler:
         end = len(chunk.history)
         if sampled.error is not None:
             return self._fail_one(request, sampled.error)
-        count, finish = self._accepted(request, sampled.tokens)
-        tokens, logprobs = sampled.tokens[:count], sampled.logprobs[:count]
+        tokens, logprobs = sampled.tokens, sampled.logprobs
+        count, finish = _accepted(request, chunk.room, tokens)
+        stop_id = tokens[count] if finish is FinishReason.STOP else None
+        if count < len(tokens):
+            tokens, logprobs = tokens[:count], logprobs[:count]
+        lease = _held(request.lease)
         if count > 1 and (chunk.draft_tokens or steps > 1):
             end += count - 1  # all but the last token are in the caches already
-            if not self._cache.grow(_held(request.lease), self._blocks_for(end)):
+            if not self._cache.grow(lease, self._blocks_for(end)):
                 raise RuntimeError(f"{request.request_id} was given more steps than there are blocks for")
         request.sample(end, tokens)
-        self._publish(request)
+        self._publish(request, lease)
         if finish is not None:
             self._finish(request, finish)
-        stop_id = sampled.tokens[count] if finish is FinishReason.STOP else None
         cached = request.cached_tokens or 0
-        return TokenEvent(request.request_id, tokens, logprobs, finish, cached_tokens=cached, stop_id=stop_id)
+        return TokenEvent(request.request_id, tokens, logprobs, finish, None, cached, stop_id)
 
-    def _publish(self, request: Request) -> None:
-        self._cache.publish(_held(request.lease), self._content(request, request.computed))
-
-    def _accepted(self, request: Request, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """How many of `tokens` join the answer, and why it ends there, if it does.
-
-        It ends before a stop id (once it has min_tokens), with max_tokens, or at the context's end.
-        """
-        sampling = request.sampling
-        room = self._room(request)
-        if not sampling.stop_ids:
-            return (room, FinishReason.LENGTH) if len(tokens) >= room else (len(tokens), None)
-        for count, token in enumerate(tokens):
-            if token in sampling.stop_ids and request.generated + count >= sampling.min_tokens:
-                return count, FinishReason.STOP
-            if count + 1 == room:
-                return room, FinishReason.LENGTH
-        return len(tokens), None
-
-    def _room(self, request: Request) -> int:
-        """Tokens the request may still get: to its max_tokens, or to the context's end."""
-        return min(request.sampling.max_tokens - request.generated, self.context_limit - request.length)
+    def _publish(self, request: Request, lease: Lease) -> None:
+        """Share the blocks that are full now."""
+        if request.computed // self._capacity.block_tokens > lease.shared:
+            self._cache.publish(lease, self._content(request, request.computed))
 
     def _fail_one(self, request: Request, message: str) -> TokenEvent:
         self._finish(request, FinishReason.ERROR)
@@ -412,6 +403,22 @@ class Scheduler:
         # What a failed request computed may be what broke it: nobody else shall find it.
         self._cache.release(_held(request.lease), sound=request.finish is not FinishReason.ERROR)
         request.slot = request.lease = None
+
+
+def _accepted(request: Request, room: int, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
+    """How many of `tokens` join the answer, which may get `room`, and why it ends there, if it does.
+
+    It ends before a stop id (once it has min_tokens), with max_tokens, or at the context's end.
+    """
+    sampling = request.sampling
+    if not sampling.stop_ids:
+        return (room, FinishReason.LENGTH) if len(tokens) >= room else (len(tokens), None)
+    for count, token in enumerate(tokens):
+        if token in sampling.stop_ids and request.generated + count >= sampling.min_tokens:
+            return count, FinishReason.STOP
+        if count + 1 == room:
+            return room, FinishReason.LENGTH
+    return len(tokens), None
 
 
 def _held(value: T | None) -> T:

@@ -7,6 +7,7 @@ Source: the project's spec, agentx.md section 3 (synthetic acceptance) and perfo
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, Protocol
 
@@ -15,25 +16,53 @@ import numpy as np
 from flashpoint.errors import InvalidValue
 
 
+class Pace(Protocol):
+    """How some answers go on from where they are, in step with each other."""
+
+    def tokens_after(self, steps: int) -> list[int]:
+        """New tokens of each after `steps` more steps; never fewer than `steps`."""
+        ...
+
+    def steps_for(self, tokens: Sequence[int]) -> int:
+        """How many steps it takes until one of them has as many new tokens as `tokens` says for it."""
+        ...
+
+
 class Acceptance(Protocol):
-    """Tokens of an answer after so many verify steps."""
+    """The rule by which verify steps yield tokens."""
 
     @property
     def draft_tokens(self) -> int:
         """Drafts verified in a step; 0: a step yields one token."""
         ...
 
-    def tokens_after(self, request_id: str, generated: int, steps: int) -> int:
-        """New tokens of `steps` steps that begin with `generated` tokens (at least the prefill's)."""
-        ...
-
-    def steps_for(self, request_id: str, generated: int, tokens: int) -> int:
-        """How many steps it takes from there to at least `tokens` new tokens."""
+    def pace(self, answers: Sequence[tuple[str, int]]) -> Pace:
+        """Of answers, each by request id and tokens so far (the one of the prefill included in any case)."""
         ...
 
     def forget(self, request_id: str) -> None:
         """The request is over."""
         ...
+
+
+class ForcedPace:
+    """Answers that have floor((lead + n · tokens) / per) new tokens after n steps, each with its own lead."""
+
+    def __init__(self, leads: list[int], tokens: int, per: int) -> None:
+        self._leads = leads
+        self._tokens = tokens
+        self._per = per
+
+    def tokens_after(self, steps: int) -> list[int]:
+        """See Pace."""
+        gained, per = self._tokens * steps, self._per
+        return [(lead + gained) // per for lead in self._leads]
+
+    def steps_for(self, tokens: Sequence[int]) -> int:
+        """See Pace."""
+        per = self._per
+        missing = min([wanted * per - lead for wanted, lead in zip(tokens, self._leads, strict=True)])
+        return -(-missing // self._tokens)
 
 
 class ForcedAcceptance:
@@ -52,37 +81,47 @@ class ForcedAcceptance:
         self._tokens, self._per = mean.numerator, mean.denominator
         self._phases: dict[str, int] = {}
 
-    def tokens_after(self, request_id: str, generated: int, steps: int) -> int:
-        """See Acceptance. Never less than `steps`."""
-        known = max(generated, 1)
-        phase = self._phase(request_id)
-        done = self._steps_done(phase, known)
-        return 1 + (self._tokens * (done + steps) + phase) // self._per - known
-
-    def steps_for(self, request_id: str, generated: int, tokens: int) -> int:
+    def pace(self, answers: Sequence[tuple[str, int]]) -> ForcedPace:
         """See Acceptance."""
-        known = max(generated, 1)
-        phase = self._phase(request_id)
-        return self._steps_to(phase, known + tokens) - self._steps_done(phase, known)
+        tokens, per = self._tokens, self._per
+        # The steps behind an answer are the most that give no more than it has.
+        leads = [
+            per - 1 - (max(generated, 1) * per - self._phase(request_id) - 1) % tokens
+            for request_id, generated in answers
+        ]
+        return ForcedPace(leads, tokens, per)
 
     def forget(self, request_id: str) -> None:
         """Drop the request's phase."""
         self._phases.pop(request_id, None)
-
-    def _steps_to(self, phase: int, total: int) -> int:
-        """Steps until an answer has at least `total` tokens."""
-        return max(0, -(((1 - total) * self._per + phase) // self._tokens))
-
-    def _steps_done(self, phase: int, known: int) -> int:
-        """Steps behind an answer of `known` tokens: the most that give no more than that."""
-        steps = self._steps_to(phase, known)
-        return steps if 1 + (self._tokens * steps + phase) // self._per <= known else steps - 1
 
     def _phase(self, request_id: str) -> int:
         phase = self._phases.get(request_id)
         if phase is None:
             phase = self._phases[request_id] = _digest(request_id) % self._per
         return phase
+
+
+class SampledPace:
+    """Answers of a `SampledAcceptance`: each by request id, steps behind it and tokens it has."""
+
+    def __init__(self, acceptance: SampledAcceptance, answers: list[tuple[str, int, int]]) -> None:
+        self._totals = acceptance.totals
+        self._answers = answers
+
+    def tokens_after(self, steps: int) -> list[int]:
+        """See Pace."""
+        return [
+            int(self._totals(request_id, done + steps)[done + steps]) - known
+            for request_id, done, known in self._answers
+        ]
+
+    def steps_for(self, tokens: Sequence[int]) -> int:
+        """See Pace."""
+        return min(
+            int(np.searchsorted(self._totals(request_id, done + wanted), known + wanted)) - done
+            for wanted, (request_id, done, known) in zip(tokens, self._answers, strict=True)
+        )
 
 
 class SampledAcceptance:
@@ -96,27 +135,20 @@ class SampledAcceptance:
         self._seed = seed
         self._totals: dict[str, np.ndarray] = {}
 
-    def tokens_after(self, request_id: str, generated: int, steps: int) -> int:
+    def pace(self, answers: Sequence[tuple[str, int]]) -> SampledPace:
         """See Acceptance."""
-        done = self._steps_done(request_id, generated)
-        return int(self._after(request_id, done + steps)[done + steps]) - max(generated, 1)
-
-    def steps_for(self, request_id: str, generated: int, tokens: int) -> int:
-        """See Acceptance."""
-        done = self._steps_done(request_id, generated)
-        wanted = max(generated, 1) + tokens
-        totals = self._after(request_id, done + tokens)
-        return int(np.searchsorted(totals, wanted)) - done
+        behind = []
+        for request_id, generated in answers:
+            known = max(generated, 1)
+            steps = np.searchsorted(self.totals(request_id, known), known, side="right") - 1
+            behind.append((request_id, int(steps), known))
+        return SampledPace(self, behind)
 
     def forget(self, request_id: str) -> None:
         """Drop the request's draws."""
         self._totals.pop(request_id, None)
 
-    def _steps_done(self, request_id: str, generated: int) -> int:
-        totals = self._after(request_id, generated)
-        return int(np.searchsorted(totals, max(generated, 1), side="right")) - 1
-
-    def _after(self, request_id: str, steps: int) -> np.ndarray:
+    def totals(self, request_id: str, steps: int) -> np.ndarray:
         """Tokens after 0, 1, … steps, at least `steps` of them; longer asks continue the same draws."""
         known = self._totals.get(request_id)
         if known is None or len(known) <= steps:

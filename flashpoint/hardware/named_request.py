@@ -54,16 +54,10 @@ class NamedRequest(Request):
         super().__init__(request_id, _NOTHING, sampling, namespace)
         if not 1 <= prompt_tokens < len(_ZEROS):
             raise InvalidValue("prompt", f"{prompt_tokens} tokens", f"1 to {len(_ZEROS) - 1} tokens")
-        self.prompt_tokens = prompt_tokens
-        self._length = prompt_tokens
+        self.prompt_tokens = self.length = prompt_tokens
         self._names = Int32Buffer(names)
         self._token_share = token_share
         self._fresh = fresh
-
-    @property
-    def length(self) -> int:
-        """Known tokens, prompt and answer."""
-        return self._length
 
     def history(self, end: int) -> TokenArray:
         """An array of the right length in which every id is 0."""
@@ -83,4 +77,4 @@ class NamedRequest(Request):
         """Positions up to `end` were computed, and as many tokens chosen as `tokens` has."""
         self._on(Event.SAMPLE)
         self.computed = end
-        self._length += len(tokens)
+        self.length += len(tokens)

@@ -8,20 +8,20 @@ plan anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol
+from typing import Generic, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.events import TokenEvent
-from flashpoint.engine.plan import StepCounts, StepPlan, total_counts
+from flashpoint.engine.plan import StepCounts, total_counts
 from flashpoint.engine.request import Request
 from flashpoint.hardware.cost import Resource, StepTime
 from flashpoint.hardware.virtual_clock import VirtualClock
-from flashpoint.hardware.virtual_rank import RankRows, VirtualRank
+from flashpoint.hardware.virtual_rank import PlannedSteps, RankRows, VirtualRank
 from flashpoint.models.work import S, StepShape
 
 Moments = npt.NDArray[np.float64]
@@ -51,8 +51,7 @@ class TimeUse:
                 sums[resource] = sums.get(resource, 0.0) + seconds * steps
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """An event, and when its tokens came.
 
     ends: of the steps that gave them; without `token_times` of the last one only.
@@ -60,8 +59,8 @@ class Delivery:
     """
 
     event: TokenEvent
-    ends: Moments
-    totals: list[int]
+    ends: Moments | Sequence[float]
+    totals: Sequence[int]
     steps: int
 
 
@@ -69,7 +68,7 @@ class Delivery:
 class _Rank(Generic[S]):
     core: EngineCore
     executor: VirtualRank[S]
-    plan: StepPlan | None = None
+    steps: PlannedSteps[S] | None = None
     most: int = 0
     done: int = 0
     first: RankRows[S] | None = None
@@ -132,7 +131,7 @@ class Replica(Generic[S]):
             segment, self._segment = self._segment, None
             counts = self._count(len(segment))
             for rank in self._ranks:
-                if rank.plan is not None:
+                if rank.steps is not None:
                     rank.done += len(segment)
                     rank.counts += counts
                     rank.ends.append(segment)
@@ -148,7 +147,7 @@ class Replica(Generic[S]):
         counts = self._count(len(ended))
         delivered: list[Delivery] = []
         for rank in self._ranks:
-            if rank.plan is not None and rank.done + len(ended):
+            if rank.steps is not None and rank.done + len(ended):
                 rank.done += len(ended)
                 rank.counts += counts
                 rank.ends.append(ended)
@@ -160,9 +159,9 @@ class Replica(Generic[S]):
         if self._segment is not None:
             return
         for rank in self._ranks:
-            if rank.plan is None:
+            if rank.steps is None:
                 self._plan(rank)
-        working = [rank for rank in self._ranks if rank.plan is not None]
+        working = [rank for rank in self._ranks if rank.steps is not None]
         if not working:
             return
         steps = min(rank.most - rank.done for rank in working)
@@ -187,17 +186,18 @@ class Replica(Generic[S]):
 
     def _plan(self, rank: _Rank[S]) -> None:
         rank.arrived = False
-        rank.plan = rank.core.begin()
         rank.done, rank.ends, rank.counts = 0, [], []
-        if rank.plan is not None:
-            rank.most = rank.executor.most_steps(rank.plan)
-            rank.first = rank.last = rank.executor.rows(rank.plan, 0)
+        plan = rank.core.begin()
+        if plan is not None:
+            steps = rank.steps = rank.executor.steps(plan)
+            rank.most = steps.most
+            rank.first = rank.last = steps.rows(0)
             if rank.most > 1:
-                rank.last = rank.executor.rows(rank.plan, rank.most - 1)
+                rank.last = steps.rows(rank.most - 1)
 
     def _time(self, further: int) -> StepTime:
         """Of the slowest rank, `further` steps on."""
-        rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.plan is not None]
+        rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.steps is not None]
         busiest = rows[0] if len(rows) == 1 else max(rows, key=lambda r: self._load(r.encoder, r.decoder))
         return self._timer(
             StepShape(
@@ -219,22 +219,21 @@ class Replica(Generic[S]):
             self._segment = self._segment[: current + 1]
 
     def _finish(self, rank: _Rank[S]) -> list[Delivery]:
-        plan, steps = rank.plan, rank.done
-        assert plan is not None
-        rank.plan = None
-        events = rank.core.finish(rank.executor.result(plan, steps, total_counts(rank.counts)))
+        planned, steps = rank.steps, rank.done
+        assert planned is not None
+        rank.steps = None
+        events = rank.core.finish(planned.result(steps, total_counts(rank.counts)))
         ends = np.concatenate(rank.ends) if len(rank.ends) > 1 else rank.ends[0]
-        chunks = {chunk.request_id: chunk for chunk in plan.chunks} if self._token_times else {}
+        last = [float(ends[-1])]
+        totals = planned.tokens_by_step(steps) if self._token_times else {}
         delivered = []
         for event in events:
             if event.finish is not None:
                 rank.executor.forget(event.request_id)
-            chunk = chunks.get(event.request_id)
-            if chunk is None:
-                delivered.append(Delivery(event, ends[-1:], [len(event.tokens)], steps))
+            if event.request_id in totals:
+                delivered.append(Delivery(event, ends, totals[event.request_id], steps))
             else:
-                totals = rank.executor.tokens_by_step(plan, chunk, steps)
-                delivered.append(Delivery(event, ends, totals, steps))
+                delivered.append(Delivery(event, last, [len(event.tokens)], steps))
         return delivered
 
 

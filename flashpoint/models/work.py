@@ -6,12 +6,10 @@ must move, each once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, Self, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from flashpoint.engine.plan import StepCounts
 from flashpoint.parallel.layout import Layout
@@ -20,8 +18,7 @@ Precision = Literal["fp4", "fp8", "bf16", "fp32"]
 Family = Literal["moe", "attention", "gemm", "hyper_connections", "indexer", "engram", "head", "draft"]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelWork:
+class KernelWork(NamedTuple):
     """The kernels of one family in one step.
 
     flops: by the precision of the inputs.
@@ -30,7 +27,7 @@ class KernelWork:
     kernels: launches that wait for each other; kernels that run beside them are not counted.
     """
 
-    flops: Mapping[Precision, float] = field(default_factory=dict)
+    flops: Mapping[Precision, float] = MappingProxyType({})
     weight_bytes: float = 0.0
     cache_bytes: float = 0.0
     activation_bytes: float = 0.0
@@ -57,8 +54,7 @@ class Exchange:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """One rank's step."""
 
     kernels: Mapping[Family, KernelWork]
@@ -99,8 +95,7 @@ class Sums(Protocol):
 S = TypeVar("S", bound=Sums)
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape(Generic[S]):
+class StepShape(NamedTuple, Generic[S]):
     """What one rank computes in a step.
 
     encoder: rows that run the layers up to the last KV source.  decoder: rows that run those behind it.
@@ -123,7 +118,7 @@ class ModelWork(Protocol[S]):
         """Sums of `rows` rows at positions `first`, `first` + 1, …"""
         ...
 
-    def sums_of(self, firsts: npt.NDArray[np.int64], rows: int) -> S:
+    def sums_of(self, firsts: Sequence[int], rows: int) -> S:
         """Sums of many sequences, each with `rows` rows from its own first position on."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from flashpoint.cache.int32_buffer import Int32s
@@ -124,8 +124,7 @@ class Fleet:
         while (moment := self.next_event()) is not None and moment <= self._clock.now():
             _, _, what = heapq.heappop(self._events)
             if isinstance(what, Replica):
-                for delivery in what.advance():
-                    heard += self._heard(delivery)
+                heard += map(self._heard, what.advance())
                 self._touch(what)
             else:
                 what()
@@ -134,8 +133,7 @@ class Fleet:
     def halt(self) -> list[Delivery]:
         """The run is over now: return what is still to be heard of the steps that have ended."""
         pools = [pool for pool in (self._prefill, self._engines) if pool is not None]
-        halted = [delivery for pool in pools for replica in pool.replicas for delivery in replica.halt()]
-        return [heard for delivery in halted for heard in self._heard(delivery)]
+        return [self._heard(heard) for pool in pools for replica in pool.replicas for heard in replica.halt()]
 
     def time_use(self) -> tuple[dict[Resource, float], dict[Resource, float], int]:
         """Seconds by resource, floors by resource (see `StepTime`), and how many replicas spent them."""
@@ -175,21 +173,22 @@ class Fleet:
         pool.route(job.session, request)
         self._touch(pool.submit(request))
 
-    def _heard(self, delivery: Delivery) -> list[Delivery]:
+    def _heard(self, delivery: Delivery) -> Delivery:
+        """What the client hears of it: the end of a prefill that is handed over is none to the client."""
         event = delivery.event
-        job = self._jobs.get(event.request_id)
         if event.finish is None:
-            return [delivery]
+            return delivery
+        job = self._jobs.get(event.request_id)
         prefill = self._prefill
         if prefill is not None and event.request_id in prefill.place:
             prefill.over(event.request_id)
             if job is not None and job.max_tokens > 1 and event.error is None:
                 self._send_on(job)
-                return [replace(delivery, event=replace(event, finish=None))]
+                return delivery._replace(event=event._replace(finish=None))
         else:
             self._engines.over(event.request_id)
         self._jobs.pop(event.request_id, None)
-        return [delivery]
+        return delivery
 
     def _send_on(self, job: Job) -> None:
         """Hand a prefilled request over to a decode engine."""

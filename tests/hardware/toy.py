@@ -38,7 +38,7 @@ class ToyWork:
         return ToySums(rows, rows * first + rows * (rows - 1) // 2)
 
     def sums_of(self, firsts, rows):
-        return ToySums(rows * len(firsts), int(rows * firsts.sum()) + len(firsts) * rows * (rows - 1) // 2)
+        return ToySums(rows * len(firsts), rows * sum(firsts) + len(firsts) * rows * (rows - 1) // 2)
 
     def load(self, encoder, decoder):
         return decoder.positions

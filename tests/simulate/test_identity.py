@@ -31,7 +31,7 @@ from flashpoint.executor.build import build_core, load_for_engine
 from flashpoint.executor.config import ExecutorConfig
 from flashpoint.hardware.machine import load_machine
 from flashpoint.hardware.virtual_clock import VirtualClock
-from flashpoint.hardware.virtual_rank import VirtualRank
+from flashpoint.hardware.virtual_rank import PlannedSteps
 from flashpoint.models.deepseek_v41.init import init_checkpoint
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
@@ -146,7 +146,7 @@ def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, monkeyp
         assert all(0 < row[f"{name}_share"] < 1 for name in ("memory", "math", "host"))
         assert row["link_share"] == 0
 
-    monkeypatch.setattr(VirtualRank, "most_steps", lambda self, plan: 1)
+    monkeypatch.setattr(PlannedSteps, "most", 1)
     single = counted(play_virtually())
     count = min(len(single), len(counted(real)))
     assert count > 200

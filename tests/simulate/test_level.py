@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashpoint.agentx.metrics import cache_hit_share
-from flashpoint.hardware.virtual_rank import VirtualRank
+from flashpoint.hardware.virtual_rank import PlannedSteps
 from tests.simulate.harness import facts, play
 
 SHAPES = {
@@ -21,7 +21,7 @@ SHAPES = {
 
 
 def one_by_one(monkeypatch):
-    monkeypatch.setattr(VirtualRank, "most_steps", lambda self, plan: 1)
+    monkeypatch.setattr(PlannedSteps, "most", 1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -131,6 +131,7 @@ class _Stream:
         self.ids = np.empty(0, dtype=np.int64) if shared is None else shared
         self._draws = draws
         self._scale = scale
+        self._full = scale == 1
         self._base = base
         self._growth = growth
         self._output = output
@@ -143,19 +144,23 @@ class _Stream:
         """The stream's next call, at time `t`."""
         median, sigma, most = self._output
         output = min(max(1, round(self._draws.lognormal(median, sigma))), most)
-        tokens = max(BLOCK_SIZE, round(self._context * self._scale))
+        tokens = max(BLOCK_SIZE, self._scaled(self._context))
         self._set_blocks(tokens // BLOCK_SIZE)
         seconds = 1.2 + output / 75 + 0.5e-6 * self._context
         call = Call(
             t=t,
             model=MODEL,
             input_tokens=tokens,
-            output_tokens=max(1, round(output * self._scale)),
+            output_tokens=max(1, self._scaled(output)),
             hash_ids=self.ids,
             api_time=round(seconds, 3),
         )
         self._grow(output)
         return call
+
+    def _scaled(self, tokens: int) -> int:
+        # Fractions are slow, and most corpora are of full size.
+        return tokens if self._full else round(tokens * self._scale)
 
     def _grow(self, output: int) -> None:
         context = self._context + output + min(round(self._draws.lognormal(self._growth, 1.2)), 120_000)

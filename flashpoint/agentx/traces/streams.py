@@ -257,6 +257,9 @@ def _with_predecessors(streams: Sequence[Stream], scopes: Sequence[str]) -> list
     result = []
     for number, stream in enumerate(streams):
         siblings = [s for s in range(len(streams)) if s != number and scopes[s] == scopes[number]]
+        if not siblings:
+            result.append(stream)
+            continue
         turns = []
         for turn in stream.turns:
             t = turn.call.t
@@ -302,7 +305,10 @@ def _with_hits(streams: Sequence[Stream], orders: Sequence[int]) -> list[Stream]
     return [
         replace(
             stream,
-            turns=tuple(replace(turn, hit_blocks=hits[number, i]) for i, turn in enumerate(stream.turns)),
+            turns=tuple(
+                Turn(turn.call, turn.entry, turn.inner, turn.delay, hits[number, i], turn.after)
+                for i, turn in enumerate(stream.turns)
+            ),
         )
         for number, stream in enumerate(streams)
     ]

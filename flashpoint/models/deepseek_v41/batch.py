@@ -139,7 +139,7 @@ def _decoder_differs(chunk: Chunk, window: int) -> bool:
 def _decoder_chunk(chunk: Chunk) -> Chunk:
     """The chunk as the layers behind the last KV source see it: its last rows, under their own floor."""
     start = len(chunk.history) - _decoder_rows(chunk)
-    return replace(chunk, start=start, window_start=_decoder_floor(chunk))
+    return chunk._replace(start=start, window_start=_decoder_floor(chunk))
 
 
 def _check_replay_fields(chunk: Chunk, ratio: int) -> None:

@@ -6,97 +6,16 @@ matrices' shapes, so that the totals are those of the checkpoint (`tests/models/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
 
 from flashpoint.models.deepseek_v41.config import TextConfig
 from flashpoint.models.deepseek_v41.work_formats import WorkFormats, released_formats
 from flashpoint.models.deepseek_v41.work_kernels import STANDARD, DecodePath
 from flashpoint.models.deepseek_v41.work_rows import RowSums, many_row_sums, row_sums
-from flashpoint.models.work import Exchange, Family, KernelWork, Precision, StepShape, StepWork
+from flashpoint.models.deepseek_v41.work_step import Part, RankSteps
+from flashpoint.models.work import StepShape, StepWork
 from flashpoint.parallel.layout import Layout
-
-_SMALL_MESSAGE = 16
-"""Bytes with which ranks agree on a sampled token: its logit and its id."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Layers that run on the same rows: the encoder's, or the decoder's.
-
-    attention, moe: how many such sublayers.  picks1, picks2: attention layers that read entries of a ratio.
-    scores1, scores2, scores_candidates: indexers by what they score.
-    """
-
-    attention: int
-    moe: int
-    picks1: int
-    picks2: int
-    scores1: int
-    scores2: int
-    scores_candidates: int
-    windows: int
-
-
-class _Sums:
-    """The work of one family so far."""
-
-    __slots__ = ("activations", "caches", "flops", "host", "weights")
-
-    def __init__(self) -> None:
-        self.flops: dict[Precision, float] = {}
-        self.weights = self.caches = self.activations = self.host = 0.0
-
-
-class _Tally:
-    """Adds up kernels' work by family."""
-
-    def __init__(self) -> None:
-        self.families: dict[Family, _Sums] = {}
-        self.kernels: dict[Family, int] = {}
-
-    def add(
-        self,
-        family: Family,
-        flops: float = 0.0,
-        precision: Precision = "bf16",
-        weights: float = 0.0,
-        caches: float = 0.0,
-        activations: float = 0.0,
-        host: float = 0.0,
-    ) -> None:
-        """Work of one kernel, or of some alike."""
-        sums = self.families.get(family)
-        if sums is None:
-            sums = self.families[family] = _Sums()
-        if flops:
-            sums.flops[precision] = sums.flops.get(precision, 0.0) + flops
-        sums.weights += weights
-        sums.caches += caches
-        sums.activations += activations
-        sums.host += host
-
-    def launch(self, family: Family, kernels: int) -> None:
-        """Kernels that wait for each other."""
-        self.kernels[family] = self.kernels.get(family, 0) + kernels
-
-    def work(self, exchanges: list[Exchange]) -> StepWork:
-        """Everything added so far."""
-        families = {
-            family: KernelWork(
-                sums.flops,
-                sums.weights,
-                sums.caches,
-                sums.activations,
-                sums.host,
-                self.kernels.get(family, 0),
-            )
-            for family, sums in self.families.items()
-        }
-        return StepWork(families, tuple(e for e in exchanges if e.bytes and e.ranks > 1))
 
 
 class V41Work:
@@ -104,6 +23,7 @@ class V41Work:
 
     skew: rows of the busiest rank's experts over the mean (performance-model 10: 1.2 to 1.5 at high EP).
     drafts: whether DSpark drafts are made.  path: how many kernels a layer is.
+    encoder, decoder: the layers up to the last KV source, and those behind it.
     """
 
     def __init__(
@@ -123,8 +43,9 @@ class V41Work:
         source = config.kv_source_layer_ids[-1]
         self._source = source
         kinds = [config.layer_kind(layer) for layer in range(config.num_hidden_layers)]
-        self._encoder = self._part(range(source), kinds)
-        self._decoder = self._part(range(source, config.num_hidden_layers), kinds)
+        self.encoder = self._part(range(source), kinds)
+        self.decoder = self._part(range(source, config.num_hidden_layers), kinds)
+        self._ranks: dict[Layout, RankSteps] = {}
         self._full = sum(kind == "full" for kind in kinds[:source])
 
     # ModelWork
@@ -133,7 +54,7 @@ class V41Work:
         """See ModelWork."""
         return row_sums(self.config, first, rows)
 
-    def sums_of(self, firsts: npt.NDArray[np.int64], rows: int) -> RowSums:
+    def sums_of(self, firsts: Sequence[int], rows: int) -> RowSums:
         """See ModelWork."""
         return many_row_sums(self.config, firsts, rows)
 
@@ -142,7 +63,7 @@ class V41Work:
         c = self.config
         core = 4 * c.num_attention_heads * c.head_dim
         score = 2 * c.index_n_heads * c.index_head_dim
-        first, behind = self._encoder, self._decoder
+        first, behind = self.encoder, self.decoder
         return (
             2 * encoder.rows * self._source * self.layer_active
             + 2 * decoder.rows * (c.num_hidden_layers - self._source) * self.layer_active
@@ -152,31 +73,10 @@ class V41Work:
 
     def step(self, shape: StepShape[RowSums], layout: Layout) -> StepWork:
         """See ModelWork. Raises nothing: an empty shape is no work."""
-        tally, exchanges = _Tally(), list[Exchange]()
-        encoder, decoder = shape.encoder, shape.decoder
-        if encoder.rows:
-            self._dense(tally, self._encoder, encoder, layout)
-            self._selection(tally, self._encoder, encoder)
-            self._source_layer(tally, encoder, shape)
-            self._engram(tally, encoder)
-        if decoder.rows:
-            self._dense(tally, self._decoder, decoder, layout)
-            self._selection(tally, self._decoder, decoder)
-        for part, rows, group in (
-            (self._encoder, encoder.rows, shape.group_encoder_rows),
-            (self._decoder, decoder.rows, shape.group_decoder_rows),
-        ):
-            if group:
-                self._experts(tally, part.moe, rows, group, layout)
-                exchanges += self._exchanges(part.moe, rows, layout)
-        if shape.head_rows:
-            self._head(tally, "head", shape.head_rows, layout)
-            exchanges.append(Exchange("all_gather", shape.head_rows * _SMALL_MESSAGE, layout.tp, 1))
-        if shape.drafted and self.draft_tokens:
-            self._drafts(tally, shape, layout)
-            exchanges += self._exchanges(self._stages, shape.drafted * self.draft_tokens, layout)
-        self._kernels(tally, shape)
-        return tally.work(exchanges)
+        rank = self._ranks.get(layout)
+        if rank is None:
+            rank = self._ranks[layout] = RankSteps(self, layout)
+        return rank.step(shape)
 
     # Parameters
 
@@ -287,7 +187,7 @@ class V41Work:
         layers = c.num_hidden_layers
         shared = layout.tp if layout.dp == 1 else 1
         experts = layers * c.n_routed_experts * self.expert_parameters * f.expert / layout.ranks
-        attention, replicated = self._attention_shards(layout)
+        attention, replicated = self.attention_shards(layout)
         dense = layers * (attention + replicated + self.expert_parameters / shared) * f.dense
         wide = layers * (self.router_parameters * f.router + self.mixer_parameters * f.wide)
         pair, single = self.source_parameters
@@ -299,231 +199,38 @@ class V41Work:
         if self.draft_tokens:
             width = c.hidden_size * len(c.dspark_target_layer_ids or ())
             draft = (
-                self._stages * (attention + replicated + self.expert_parameters / shared) * f.dense
-                + self._stages * self._draft_experts * self.expert_parameters * f.expert / layout.ranks
+                self.stages * (attention + replicated + self.expert_parameters / shared) * f.dense
+                + self.stages * self.draft_experts * self.expert_parameters * f.expert / layout.ranks
                 + c.hidden_size * width * f.dense
                 + 2 * c.vocab_size * (c.dspark_markov_rank or 0) * 2.0
             )
         return experts + dense + wide + sources + indexers + engram + ends + draft
 
-    # Parts of a step
+    # What a step is made of
 
     @property
-    def _stages(self) -> int:
+    def stages(self) -> int:
+        """Draft stages."""
         return self.config.num_nextn_predict_layers
 
     @property
-    def _draft_experts(self) -> int:
+    def draft_experts(self) -> int:
+        """Routed experts of a draft stage."""
         return self.config.dspark_n_routed_experts or 0
 
-    def _part(self, layers: range, kinds: list[str]) -> _Part:
+    def _part(self, layers: range, kinds: list[str]) -> Part:
         ratios = self.config.compress_ratios
         indexed = [layer for layer in layers if kinds[layer] in ("full", "reindex")]
-        return _Part(
-            attention=len(layers),
-            moe=len(layers),
+        return Part(
+            layers=len(layers),
             picks1=sum(ratios[layer] == 1 for layer in layers),
             picks2=sum(ratios[layer] == 2 for layer in layers),
             scores1=sum(ratios[layer] == 1 and kinds[layer] == "full" for layer in indexed),
             scores2=sum(ratios[layer] == 2 for layer in indexed),
             scores_candidates=sum(kinds[layer] == "reindex" and ratios[layer] == 1 for layer in indexed),
-            windows=len(layers),
         )
 
-    def _attention_shards(self, layout: Layout) -> tuple[float, int]:
+    def attention_shards(self, layout: Layout) -> tuple[float, int]:
         """A rank's weights of one attention sublayer: of the split matrices, of the replicated ones."""
         replicated = self.config.hidden_size * (self.config.q_lora_rank + self.config.head_dim)
         return (self.attention_parameters - replicated) / layout.tp, replicated
-
-    def _dense(self, tally: _Tally, part: _Part, rows: RowSums, layout: Layout) -> None:
-        """Projections, attention, shared expert, router and mixers of a part's layers."""
-        c, f, n = self.config, self.formats, rows.rows
-        split, replicated = self._attention_shards(layout)
-        projections = part.attention * (split + replicated)
-        heads = c.num_attention_heads / layout.tp
-        wide = heads * c.head_dim
-        tally.add(
-            "gemm",
-            2 * n * projections,
-            f.dense_math,
-            weights=projections * f.dense,
-            activations=part.attention
-            * n
-            * f.activation
-            * (2 * c.hidden_size + 2 * c.q_lora_rank + 2 * wide),
-        )
-        shared = part.moe * self.expert_parameters / (layout.tp if layout.dp == 1 else 1)
-        tally.add("moe", 2 * n * shared, f.dense_math, weights=shared * f.dense)
-        tally.add(
-            "moe",
-            2 * n * part.moe * self.router_parameters,
-            f.wide_math,
-            weights=part.moe * self.router_parameters * f.router,
-        )
-        keys = part.windows * rows.windowed + part.picks1 * rows.picked1 + part.picks2 * rows.picked2
-        picked = part.picks1 * rows.picked1 + part.picks2 * rows.picked2
-        tally.add(
-            "attention",
-            4 * heads * c.head_dim * keys,
-            f.attention_math,
-            caches=picked * f.entry + part.windows * (rows.window_span + n) * f.window,
-            activations=part.attention * n * f.activation * 2 * wide,
-        )
-        # A mixer reads the stream of hc_mult copies and its sublayer's output; it writes stream and input.
-        stream = (2 * c.hc_mult + 2) * c.hidden_size * f.activation
-        tally.add(
-            "hyper_connections",
-            2 * n * part.attention * self.mixer_parameters,
-            f.wide_math,
-            weights=part.attention * self.mixer_parameters * f.wide,
-            activations=2 * part.attention * n * stream,
-        )
-
-    def _selection(self, tally: _Tally, part: _Part, rows: RowSums) -> None:
-        """Indexers of a part; replicated under TP (spec 13.1)."""
-        c, f = self.config, self.formats
-        indexers = part.scores1 + part.scores2 + part.scores_candidates
-        scored = (
-            part.scores1 * rows.entries1
-            + part.scores2 * rows.entries2
-            + part.scores_candidates * rows.candidates
-        )
-        streamed = (
-            part.scores1 * rows.streamed1
-            + part.scores2 * rows.streamed2
-            + part.scores_candidates * rows.streamed_candidates
-        )
-        tally.add(
-            "indexer", 2 * c.index_n_heads * c.index_head_dim * scored, f.index_math, caches=streamed * f.key
-        )
-        tally.add(
-            "indexer",
-            2 * rows.rows * indexers * self.indexer_parameters,
-            f.dense_math,
-            weights=indexers * self.indexer_parameters * f.dense,
-        )
-
-    def _source_layer(self, tally: _Tally, rows: RowSums, shape: StepShape[RowSums]) -> None:
-        """What every row writes for others: entries, index keys, the last source's window (spec 2.2)."""
-        c, f = self.config, self.formats
-        pair, single = self.source_parameters
-        ratio1 = sum(c.compress_ratios[layer] == 1 for layer in c.kv_source_layer_ids)
-        entries = ratio1 * rows.rows + (len(c.kv_source_layer_ids) - ratio1) * rows.new2
-        tally.add("gemm", 2 * rows.rows * pair, f.pair_math, weights=f.pair * pair)
-        tally.add(
-            "gemm",
-            2 * rows.rows * single,
-            f.single_math,
-            weights=f.single * single,
-            caches=entries * (f.entry + f.key),
-        )
-        # Rows that go no further than the last source still project and store its window.
-        only = rows.rows - shape.decoder.rows
-        tally.add("gemm", 2 * only * c.hidden_size * c.head_dim, f.dense_math, caches=only * f.window)
-
-    def _engram(self, tally: _Tally, rows: RowSums) -> None:
-        c, f = self.config, self.formats
-        layers = len(c.engram_layer_ids)
-        row_bytes = c.engram_slots * c.engram_head_dim * f.table
-        tally.add(
-            "engram",
-            2 * rows.rows * layers * self.engram_parameters,
-            f.dense_math,
-            weights=layers * self.engram_parameters * f.dense,
-            activations=layers * rows.rows * f.activation * (c.hc_mult + 1) * c.hidden_size * 2,
-            host=layers * rows.rows * row_bytes,
-        )
-
-    def _experts(self, tally: _Tally, layers: int, rows: int, group: int, layout: Layout) -> None:
-        """Routed experts: those the group's rows touch, spread over its ranks or split in width."""
-        c, f = self.config, self.formats
-        chosen = c.num_experts_per_tok
-        touched = _distinct(c.n_routed_experts, chosen, group) / layout.ranks
-        mine = group * chosen / layout.ranks * (self.skew if layout.ep > 1 else 1.0)
-        tally.add(
-            "moe",
-            2 * layers * mine * self.expert_parameters,
-            f.expert_math,
-            weights=layers * touched * self.expert_parameters * f.expert,
-            activations=layers * mine * f.routed * (c.hidden_size + c.moe_intermediate_size),
-        )
-
-    def _head(self, tally: _Tally, family: Family, rows: int, layout: Layout) -> None:
-        part, f = self.head_parameters / layout.tp, self.formats
-        tally.add(family, 2 * rows * part, f.head_math, weights=part * f.head)
-
-    def _drafts(self, tally: _Tally, shape: StepShape[RowSums], layout: Layout) -> None:
-        """One draft of every sequence (spec 8.2): a block of `draft_tokens` rows through the stages."""
-        c, f = self.config, self.formats
-        rows = shape.drafted * self.draft_tokens
-        group = round(rows * max(1.0, shape.group_decoder_rows / max(shape.decoder.rows, 1)))
-        split, replicated = self._attention_shards(layout)
-        shared = self.expert_parameters / (layout.tp if layout.dp == 1 else 1)
-        context = c.hidden_size * c.hidden_size * len(c.dspark_target_layer_ids or ())
-        dense = self._stages * (split + replicated + shared)
-        chosen = c.dspark_num_experts_per_tok or 0
-        touched = _distinct(self._draft_experts, chosen, group) / layout.ranks
-        keys = c.sliding_window + self.draft_tokens
-        markov = c.vocab_size * (c.dspark_markov_rank or 0)
-        tally.add("draft", 2 * rows * dense, f.dense_math, weights=dense * f.dense)
-        tally.add("draft", 2 * shape.decoder.rows * context, f.dense_math, weights=context * f.dense)
-        tally.add(
-            "draft",
-            2 * self._stages * rows * chosen * self.expert_parameters / (layout.tp if layout.dp == 1 else 1),
-            f.expert_math,
-            weights=self._stages * touched * self.expert_parameters * f.expert,
-        )
-        tally.add(
-            "draft",
-            4 * c.num_attention_heads / layout.tp * c.head_dim * keys * rows * self._stages,
-            f.attention_math,
-            caches=self._stages * shape.drafted * keys * f.window,
-        )
-        tally.add(
-            "draft",
-            2 * rows * self._stages * self.mixer_parameters,
-            f.wide_math,
-            weights=self._stages * self.mixer_parameters * f.wide,
-        )
-        tally.add("draft", 2 * rows * markov / layout.tp, "bf16", weights=2 * markov * 2.0 / layout.tp)
-        self._head(tally, "draft", rows, layout)
-
-    def _exchanges(self, layers: int, rows: int, layout: Layout) -> list[Exchange]:
-        """Two all-reduces a layer under TP; dispatch (FP8 and scales) and combine (bf16) under DP and EP."""
-        hidden, f = self.config.hidden_size, self.formats
-        if layout.dp > 1:
-            remote = _remote_ranks(layout.ep, self.config.num_experts_per_tok)
-            return [
-                Exchange("all_to_all", rows * remote * hidden * (1 + 1 / 32), layout.ep, layers),
-                Exchange("all_to_all", rows * remote * hidden * 2, layout.ep, layers),
-            ]
-        return [Exchange("all_reduce", rows * hidden * f.activation, layout.tp, 2 * layers)]
-
-    def _kernels(self, tally: _Tally, shape: StepShape[RowSums]) -> None:
-        """Launches that wait for each other."""
-        path, c = self.path, self.config
-        parts = [self._encoder] if shape.group_encoder_rows else []
-        parts += [self._decoder] if shape.group_decoder_rows else []
-        for part in parts:
-            for family, count in path.layer.items():
-                tally.launch(family, part.attention * count)
-            tally.launch("indexer", path.indexer * (part.scores1 + part.scores2 + part.scores_candidates))
-            tally.launch("indexer", path.candidates * part.scores1)
-        if shape.group_encoder_rows:
-            tally.launch("gemm", path.source * len(c.kv_source_layer_ids))
-            tally.launch("engram", path.engram * len(c.engram_layer_ids))
-        if shape.head_rows:
-            tally.launch("head", path.head)
-        if shape.drafted and self.draft_tokens:
-            stage = sum(path.layer.values())
-            tally.launch("draft", self._stages * stage + path.draft_token * self.draft_tokens + path.head)
-
-
-def _distinct(experts: int, chosen: int, rows: float) -> float:
-    """Expected experts that `rows` rows touch, each choosing `chosen` at random (spec 15.3)."""
-    return experts * (1 - (1 - chosen / experts) ** rows) if experts else 0.0
-
-
-def _remote_ranks(ranks: int, chosen: int) -> float:
-    """Expected other ranks that hold an expert of a row."""
-    return (ranks - 1) * (1 - (1 - 1 / ranks) ** chosen)

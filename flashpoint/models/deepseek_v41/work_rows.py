@@ -5,19 +5,14 @@ All in closed form and in whole numbers, since every chunk of every simulated st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from flashpoint.models.deepseek_v41.config import TextConfig
 
 ROW_TILE = 64
 """Rows of one sequence that share a pass over its index keys: a verify block does, and so does a tile of a
 prefill (prior; the kernels' own tile sizes are not published)."""
-
-FEW = 7
-"""Up to so many sequences, adding up one by one is faster than arrays (5 us each against 38 in all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,8 @@ class RowSums:
     streamed_candidates: int = 0
 
     def __add__(self, other: RowSums) -> RowSums:
+        if not self.rows or not other.rows:
+            return self if self.rows else other
         return RowSums(
             self.rows + other.rows,
             self.windowed + other.windowed,
@@ -108,39 +105,42 @@ def row_sums(config: TextConfig, first: int, rows: int) -> RowSums:
     )
 
 
-def many_row_sums(config: TextConfig, firsts: npt.NDArray[np.int64], rows: int) -> RowSums:
-    """`row_sums` of many sequences with `rows` rows each, added up."""
-    if not rows or not len(firsts):
+def many_row_sums(config: TextConfig, firsts: Sequence[int], rows: int) -> RowSums:
+    """`row_sums` of many sequences with `rows` rows each, added up.
+
+    Behind the largest window and selection nothing depends on more than the sum of the positions and how many
+    of them are odd.
+    """
+    if not rows:
         return NO_ROWS
-    if len(firsts) <= FEW:
-        total = NO_ROWS
-        for first in firsts.tolist():
-            total = total + row_sums(config, first, rows)
-        return total
-    ends = firsts + rows
     topk, candidates = config.index_topk, config.candidate_topk_blocks * config.candidate_block_size
     window, tiles = config.sliding_window, -(-rows // ROW_TILE)
-
-    def capped(cap: int) -> int:
-        below = np.minimum(np.maximum(firsts, cap), ends)
-        return int(((below * (below + 1) - firsts * (firsts + 1)) // 2 + cap * (ends - below)).sum())
-
-    below = np.minimum(np.maximum(firsts, 2 * topk), ends)
-    halves_first = (firsts // 2) * ((firsts + 1) // 2)
-    picked2 = (below // 2) * ((below + 1) // 2) - halves_first + topk * (ends - below)
-    return RowSums(
-        rows=rows * len(firsts),
-        windowed=capped(window),
-        picked1=capped(topk),
-        picked2=int(picked2.sum()),
-        entries1=int(((ends * (ends + 1) - firsts * (firsts + 1)) // 2).sum()),
-        entries2=int(((ends // 2) * ((ends + 1) // 2) - halves_first).sum()),
-        candidates=capped(candidates),
-        new2=int((ends // 2 - firsts // 2).sum()),
-        window_span=rows * len(firsts) + int(np.minimum(firsts, window - 1).sum()),
-        streamed1=tiles * int(ends.sum()),
-        streamed2=tiles * int((ends // 2).sum()),
-        streamed_candidates=tiles * int(np.minimum(ends, candidates).sum()),
+    full = max(window, 2 * topk, candidates)
+    total, far, odd = NO_ROWS, 0, 0
+    positions = 0
+    for first in firsts:
+        if first >= full:
+            far += 1
+            positions += first
+            odd += first & 1
+        else:
+            total = total + row_sums(config, first, rows)
+    count = far * rows
+    ends, odd_ends = positions + count, far - odd if rows & 1 else odd
+    return total + RowSums(
+        rows=count,
+        windowed=count * window,
+        picked1=count * topk,
+        picked2=count * topk,
+        entries1=rows * positions + far * _total(rows),
+        # (p+1)//2 over p < end adds up to end² // 4.
+        entries2=(2 * rows * positions + rows * count - odd_ends + odd) // 4,
+        candidates=count * candidates,
+        new2=(count - odd_ends + odd) // 2,
+        window_span=count + far * (window - 1),
+        streamed1=tiles * ends,
+        streamed2=tiles * ((ends - odd_ends) // 2),
+        streamed_candidates=tiles * far * candidates,
     )
 
 

@@ -138,14 +138,14 @@ def test_a_step_that_hides_nothing_has_no_second_view():
     chunk = Chunk("r", 0, 90, tokens("tiny-c", 0, 92), np.arange(6), 92, None)
     for plain in (
         chunk,
-        replace(chunk, decoder_rows=2),
-        replace(chunk, window_start=40, decoder_start=40),
-        replace(chunk, decoder_start=90 - window + 1),
+        chunk._replace(decoder_rows=2),
+        chunk._replace(window_start=40, decoder_start=40),
+        chunk._replace(decoder_start=90 - window + 1),
     ):
         assert m.build_batch([plain], 16).decoder is None
     for other in (
-        replace(chunk, decoder_rows=1, decoder_start=91),
-        replace(chunk, decoder_start=90 - window + 2),
+        chunk._replace(decoder_rows=1, decoder_start=91),
+        chunk._replace(decoder_start=90 - window + 2),
     ):
         assert m.build_batch([chunk, other], 16).decoder is not None
 
@@ -166,7 +166,7 @@ def test_a_step_that_hides_nothing_has_no_second_view():
 def test_contradicting_chunks_are_refused(fields, message):
     chunk = Chunk("r7", 0, 20, tokens("tiny-c", 0, 50), np.arange(4), 50, None)
     with pytest.raises(ValueError, match=f"request r7: {message}"):
-        model("tiny-c").build_batch([replace(chunk, **fields)], 16)
+        model("tiny-c").build_batch([chunk._replace(**fields)], 16)
 
 
 def test_logits_of_rows_outside_the_decoder_are_refused_before_anything_is_written():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +53,17 @@ def gflop(work, *families):
 
 def total(work, name):
     return sum(getattr(k, name) for k in work.kernels.values())
+
+
+@pytest.mark.parametrize("layout", ["TP2", "DEP4"])
+def test_what_is_remembered_of_row_counts_holds_for_other_positions_only(layout):
+    """Two steps of as many rows elsewhere, and of other row counts: as if nothing had been counted before."""
+    used, layout = V41Work(TEXT), parse_layout(layout)
+    cases = (100, 6, 6, 1), (90_001, 6, 6, 1), (90_001, 6, 0, 0), (7, 130, 1, 1)
+    for position, rows, head, drafted in cases:
+        sums = WORK.sums(position, rows)
+        step = shape(sums, sums, head, drafted, layout.dp)
+        assert used.step(step, layout) == V41Work(TEXT).step(step, layout)
 
 
 # Parameters: exact against the checkpoint, and the digits that the spec prints.
@@ -206,7 +216,7 @@ def test_many_sequences_at_once(firsts, rows):
     added = NOTHING
     for first in firsts:
         added = added + WORK.sums(first, rows)
-    assert WORK.sums_of(np.array(firsts, dtype=np.int64), rows) == added
+    assert WORK.sums_of(firsts, rows) == added
 
 
 @given(st.integers(0, 100_000), st.integers(1, 500), st.integers(1, 500))
