@@ -33,11 +33,12 @@ def folder(tmp_path_factory):
 def quick(monkeypatch):
     monkeypatch.setattr(module, "PRODUCT_WIDTHS", (128,))
     monkeypatch.setattr(module, "READ_BYTES", (1 << 18, 1 << 20))
+    monkeypatch.setattr(module, "LONGEST_PROMPT", 1500)
 
 
 def test_a_measured_machine_is_a_machine(folder, tmp_path, quick):
     threads, heard = torch.get_num_threads(), []
-    found = measure_machine(folder, "mine", 1, 4.0, heard.append)
+    found = measure_machine(folder, "mine", 1, 1.0, heard.append)
     assert torch.get_num_threads() == threads
     assert heard == sorted(heard) and heard[0] >= 0 and heard[-1] <= 1
     write_machine(found.machine, tmp_path / "mine.json")
@@ -58,7 +59,7 @@ def test_a_measured_machine_is_a_machine(folder, tmp_path, quick):
 def test_steps_of_all_kinds_are_timed(folder, monkeypatch):
     monkeypatch.setattr(module, "LONGEST_PROMPT", 400)
     monkeypatch.setattr(module, "STEPS_PER_LOAD", 5)
-    steps = timed_steps(folder, 1, 4.0)
+    steps = timed_steps(folder, 1, 1.0)
     assert all(step.seconds > 0 and step.work.kernels for step in steps)
     rows = {step.rows for step in steps}
     assert len(rows & set(range(1, 9))) > 2 and max(rows) > 64
@@ -68,11 +69,6 @@ def test_steps_of_all_kinds_are_timed(folder, monkeypatch):
 def test_threads_that_are_not_there(folder, threads):
     with pytest.raises(InvalidValue, match="threads"):
         measure_machine(folder, "mine", threads, 1.0)
-
-
-def test_too_short_a_time_is_told(folder, quick):
-    with pytest.raises(InvalidValue, match="enough for 50"):
-        measure_machine(folder, "mine", 1, 0.0)
 
 
 def test_a_place_that_cannot_be_written_is_told_before_measuring(tmp_path):
