@@ -164,6 +164,11 @@ class Replica(Generic[S]):
         working = [rank for rank in self._ranks if rank.steps is not None]
         if not working:
             return
+        if all(not rank.steps.plan.chunks for rank in working if rank.steps is not None):
+            # All wait for blocks on their way between tiers.
+            self._times = None
+            self._segment = np.array([min(rank.executor.transfers.next_landing for rank in working)])
+            return
         steps = min(rank.most - rank.done for rank in working)
         first = self._time(0)
         last = first if steps == 1 else self._time(steps - 1)
@@ -189,6 +194,7 @@ class Replica(Generic[S]):
         rank.done, rank.ends, rank.counts = 0, [], []
         plan = rank.core.begin()
         if plan is not None:
+            rank.executor.transfers.start(plan.transfers, self._clock.now())
             steps = rank.steps = rank.executor.steps(plan)
             rank.most = steps.most
             rank.first = rank.last = steps.rows(0)
@@ -222,7 +228,8 @@ class Replica(Generic[S]):
         planned, steps = rank.steps, rank.done
         assert planned is not None
         rank.steps = None
-        events = rank.core.finish(planned.result(steps, total_counts(rank.counts)))
+        landed = rank.executor.transfers.landed(self._clock.now())
+        events = rank.core.finish(planned.result(steps, total_counts(rank.counts), landed))
         ends = np.concatenate(rank.ends) if len(rank.ends) > 1 else rank.ends[0]
         last = [float(ends[-1])]
         totals = planned.tokens_by_step(steps) if self._token_times else {}

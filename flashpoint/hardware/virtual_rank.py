@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple
 
-from flashpoint.cache.transfer import Run
+from flashpoint.cache.transfer import Landed, Run
 from flashpoint.engine.executor import Capacity
 from flashpoint.engine.plan import Chunk, Sampled, StepCounts, StepPlan, StepResult
 from flashpoint.hardware.acceptance import Acceptance
+from flashpoint.hardware.transfer_line import TransferLine
 from flashpoint.models.work import ModelWork, S
 
 
@@ -73,10 +74,10 @@ class PlannedSteps(Generic[S]):
         spare = plan.repeat_blocks - len(plan.chunks)
         return max(1, min(to_end, spare * self._capacity.block_tokens // per_step))
 
-    def result(self, steps: int, counts: StepCounts) -> StepResult:
+    def result(self, steps: int, counts: StepCounts, landed: tuple[Landed, ...] = ()) -> StepResult:
         """What the plan yields after `steps` equal steps, which asked `counts` of the machine.
 
-        A prefill ends with one token.
+        A prefill ends with one token.  landed: transfers that are over meanwhile.
         """
         gained = self._pace.tokens_after(steps)
         sampled = [
@@ -84,7 +85,7 @@ class PlannedSteps(Generic[S]):
             for chunk, tokens in zip(self._decodes, gained, strict=True)
         ]
         sampled += [Sampled(chunk.request_id, (0,)) for chunk in self._prefills if chunk.sampling is not None]
-        return StepResult(self.plan.step, tuple(sampled), steps=steps, counts=counts)
+        return StepResult(self.plan.step, tuple(sampled), landed=landed, steps=steps, counts=counts)
 
     def tokens_by_step(self, steps: int) -> dict[str, list[int]]:
         """By decoding request, new tokens after each of `steps` equal steps, cut at its end."""
@@ -98,10 +99,17 @@ class PlannedSteps(Generic[S]):
 class VirtualRank(Generic[S]):
     """The executor of a rank in virtual time. Its steps are timed and ended by the replica it belongs to."""
 
-    def __init__(self, capacity: Capacity, work: ModelWork[S], acceptance: Acceptance) -> None:
+    def __init__(
+        self,
+        capacity: Capacity,
+        work: ModelWork[S],
+        acceptance: Acceptance,
+        transfer_seconds_per_block: float = 0.0,
+    ) -> None:
         self._capacity = capacity
         self._work = work
         self._acceptance = acceptance
+        self.transfers = TransferLine(transfer_seconds_per_block)
 
     @property
     def capacity(self) -> Capacity:

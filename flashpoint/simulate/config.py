@@ -45,6 +45,13 @@ class DeploymentConfig:
     cache_tokens: int | None = field(
         default=None, metadata={"help": "tokens that an engine's cache holds; default: what memory leaves"}
     )
+    host_memory: int = field(
+        default=0,
+        metadata={
+            "help": "CPU memory of an engine for cached blocks that left the device; 0: none",
+            "size": True,
+        },
+    )
     memory_use: float = field(default=0.92, metadata={"help": "share of device memory that may be used"})
     drafts: int = field(default=5, metadata={"help": "draft tokens verified in a step; 0: none"})
     acceptance: Fraction = field(
@@ -89,6 +96,8 @@ class DeploymentConfig:
                 raise InvalidValue(name, getattr(self, name), "a whole number of at least 1")
         if self.cache_tokens is not None and self.cache_tokens < self.block_tokens:
             raise InvalidValue("cache_tokens", self.cache_tokens, f"at least {self.block_tokens}, one block")
+        if self.host_memory < 0:
+            raise InvalidValue("host_memory", self.host_memory, "0 or more bytes")
         if not 0 < self.memory_use <= 1:
             raise InvalidValue("memory_use", self.memory_use, "a share above 0, up to 1")
         if self.skew < 1:

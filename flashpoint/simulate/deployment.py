@@ -87,6 +87,7 @@ class Deployment:
         options = CostOptions(config.graphs, config.early_loads, config.fused_reductions)
         self._pricer = StepPricer(self.machine, options)
         self._acceptance(config.drafts, 0)  # refuses what no engine could accept
+        self._host_blocks = self._tier_blocks()
         self.layout, self.prefill_layout = config.layouts()
         for layout in (self.layout, self.prefill_layout):
             if layout is not None:
@@ -173,6 +174,13 @@ class Deployment:
             raise InvalidValue("cache_tokens", self.config.cache_tokens, f"at most {most}, all that fits")
         return blocks
 
+    def _tier_blocks(self) -> int:
+        """Blocks of an engine's host tier."""
+        size, block = self.config.host_memory, self.spec.block_bytes(self.config.block_tokens)
+        if 0 < size < block:
+            raise InvalidValue("host_memory", size, f"at least {block} bytes, one block")
+        return size // block
+
     def _pool(
         self, clock: VirtualClock, layout: Layout, replicas: int, step_tokens: int, drafts: int, seed: int
     ) -> EnginePool:
@@ -187,6 +195,7 @@ class Deployment:
             cache_spec=self.spec,
             draft_tokens=drafts,
             block_names=self._names,
+            host_blocks=self._host_blocks,
         )
         engine = EngineConfig(
             max_step_tokens=step_tokens,
@@ -195,11 +204,12 @@ class Deployment:
             block_tokens=c.block_tokens,
         )
         timer = functools.partial(self.step_time, layout=layout)
+        per_block = self.spec.block_bytes(c.block_tokens) / self.machine.host_bandwidth
         made = []
         for _ in range(replicas):
             pairs = []
             for _ in range(layout.dp):
-                rank = VirtualRank(capacity, self.work, self._acceptance(drafts, seed))
+                rank = VirtualRank(capacity, self.work, self._acceptance(drafts, seed), per_block)
                 pairs.append((EngineCore(Scheduler(engine, capacity), rank, clock), rank))
             replica = Replica(clock, pairs, timer, self.work.load, token_times=c.token_times)
             made.append((replica, [core for core, _ in pairs]))
