@@ -139,6 +139,8 @@ class StepCounts(NamedTuple):
 
 def total_counts(parts: Sequence[tuple[StepCounts, float]]) -> StepCounts:
     """The sum of counts, each taken as often as the number beside it says."""
+    if not parts:
+        return StepCounts()
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
     counts, times = zip(*parts, strict=True)
