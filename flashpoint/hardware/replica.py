@@ -93,11 +93,11 @@ class Replica(Generic[S]):
         clock: VirtualClock,
         cores: list[tuple[EngineCore, VirtualRank[S]]],
         timer: StepTimer[S],
-        load: Callable[[S, S], float],
+        load: Callable[[S], float],
         *,
         token_times: bool,
     ) -> None:
-        """`load`: how busy a rank is with (encoder, decoder) rows; the busiest one is timed.
+        """`load`: how busy a rank is with rows of either part; the busiest one is timed.
         `token_times`: tell when each token came, and not only the first and the last of an event."""
         self._clock = clock
         self._ranks = [_Rank(core, executor) for core, executor in cores]
@@ -202,19 +202,9 @@ class Replica(Generic[S]):
                 rank.last = steps.rows(rank.most - 1)
 
     def _time(self, further: int) -> StepTime:
-        """Of the slowest rank, `further` steps on."""
+        """Of a step of all ranks, `further` steps on."""
         rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.steps is not None]
-        busiest = rows[0] if len(rows) == 1 else max(rows, key=lambda r: self._load(r.encoder, r.decoder))
-        return self._timer(
-            StepShape(
-                busiest.encoder,
-                busiest.decoder,
-                busiest.head_rows,
-                busiest.drafted,
-                sum(r.encoder.rows for r in rows),
-                sum(r.decoder.rows for r in rows),
-            )
-        )
+        return self._timer(joint_shape(rows, self._load))
 
     def _interrupt(self, number: int) -> None:
         """Something changed on a rank: its plan ends with the step now in flight."""
@@ -242,6 +232,26 @@ class Replica(Generic[S]):
             else:
                 delivered.append(Delivery(event, last, [len(event.tokens)], steps))
         return delivered
+
+
+def joint_shape(ranks: Sequence[RankRows[S]], load: Callable[[S], float]) -> StepShape[S]:
+    """What a step of ranks in lockstep takes the time of.
+
+    They meet in every layer's exchange, so each part of the model takes as long as the rank that is busiest
+    with it: one that only prefills does not hide what another one decodes behind the last source layer.
+    """
+    first = ranks[0]
+    if len(ranks) == 1:
+        rows, behind = first.encoder.rows, first.decoder.rows
+        return StepShape(first.encoder, first.decoder, first.head_rows, first.drafted, rows, behind)
+    return StepShape(
+        max((r.encoder for r in ranks), key=load),
+        max((r.decoder for r in ranks), key=load),
+        max(r.head_rows for r in ranks),
+        max(r.drafted for r in ranks),
+        sum(r.encoder.rows for r in ranks),
+        sum(r.decoder.rows for r in ranks),
+    )
 
 
 def run_alone(replica: Replica[S], clock: VirtualClock, deliver: Callable[[Delivery], None]) -> None:
