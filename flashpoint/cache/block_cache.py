@@ -69,6 +69,7 @@ class BlockCache:
         self._spare = blocks // SPARE_SHARE if self._tiers.present else 0
         self._host_spare = host_blocks // SPARE_SHARE if disk_blocks else 0
         self._pin: Segment | None = None
+        self._short = False  # an asker waits for room: each block taken meanwhile has another one emptied
 
     @property
     def free_blocks(self) -> int:
@@ -77,8 +78,16 @@ class BlockCache:
 
     @property
     def ready_blocks(self) -> int:
-        """Blocks a lease could get at once, without a wait for a slower tier."""
-        return self._pool.free_count if self._tiers.present else self.free_blocks
+        """Blocks that leases can take one by one, as long as nothing lands, without a wait for a slower tier
+        and without anything being moved to one for it."""
+        if not self._tiers.present:
+            return self.free_blocks
+        if self._short:
+            return 0
+        ready = self._pool.free_count
+        if self._tree.evictable[Tier.DEVICE]:
+            ready = min(ready, ready + self._tiers.leaving - self._spare // 2)
+        return max(0, ready)
 
     @property
     def cached_blocks(self) -> int:
@@ -116,7 +125,10 @@ class BlockCache:
         if path is None:
             return None
         known = sum(self._tree.size(segment) for segment in path if segment.tier is Tier.DEVICE)
-        if blocks - known > self.free_blocks or not self._make_room(blocks - known, patient=True):
+        if blocks - known > self.free_blocks:
+            return None
+        if not self._make_room(blocks - known, patient=True):
+            self._short = True
             return None
         slower = [segment for segment in path if segment.tier is Tier.HOST]
         if slower:
@@ -131,6 +143,7 @@ class BlockCache:
 
     def unpin(self) -> None:
         """Let go of what a waiting asker has found."""
+        self._short = False
         if self._pin is not None:
             self._tree.unlock(self._pin)
             self._pin = None

@@ -18,6 +18,9 @@ from flashpoint.engine.sampling import SamplingParams
 
 TokenArray = npt.NDArray[np.int32]
 
+WAIT_SECONDS = 0.1
+"""How long a step without chunks waits for a transfer at most."""
+
 
 class Chunk(NamedTuple):
     """One sequence's share of a step: positions `start` … `len(history) - 1`.
@@ -77,10 +80,10 @@ class StepPlan:
     """One engine step: a ragged batch of chunks, each of another sequence.
 
     transfers: moves between tiers to start, in this order, before anything is computed. A step without
-        chunks only waits: it ends when a transfer in flight has landed, or after a tenth of a second.
+        chunks only waits: it ends when a transfer in flight has landed, or after `WAIT_SECONDS`.
     repeat_blocks: None where the next step must be planned anew. Else the same sequences decode on as long as
-        none of them ends and none arrives: an executor that computes no tokens may run several such steps as
-        one, as long as all of them together need no more than so many further blocks.
+        none of them ends, none arrives and no transfer lands: an executor that computes no tokens may run
+        several such steps as one, as long as all of them together need no more than so many further blocks.
     """
 
     step: int

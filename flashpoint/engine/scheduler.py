@@ -311,8 +311,8 @@ class Scheduler:
         return -(-tokens // self._capacity.block_tokens)
 
     def _repeat_blocks(self, planned: list[_Share]) -> int | None:
-        """See `StepPlan.repeat_blocks`. Only ends free blocks, so whoever waits for some goes on waiting."""
-        if len(planned) != len(self._running) or self._cache.in_flight:
+        """See `StepPlan.repeat_blocks`. Only ends and landings bring blocks: who waits goes on waiting."""
+        if not planned or len(planned) != len(self._running):
             return None
         # From the last on, as prefills come behind decodes.
         for request, rows, _ in reversed(planned):

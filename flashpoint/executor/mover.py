@@ -19,12 +19,11 @@ from torch import Tensor
 from flashpoint.cache.block_pool import BlockIds
 from flashpoint.cache.disk_store import DamagedRun, DiskStore
 from flashpoint.cache.transfer import Fetch, Landed, Load, Remove, Save, Store, Transfer
+from flashpoint.engine.plan import WAIT_SECONDS
 
 log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.uint8]
-
-WAIT_SECONDS = 0.1
 
 
 class Mover:

@@ -1,9 +1,9 @@
 """The ranks of one replica, in lockstep and in virtual time.
 
-Ranks that share experts step together: a step takes as long as its slowest rank. As long as nobody arrives
-and nobody ends, the next steps differ from this one only in how far the sequences are; as many of them as
-nothing interrupts are taken at once (INV-15). A rank on which nothing happens keeps its plan while others
-plan anew.
+Ranks that share experts step together: a step takes as long as its slowest rank. As long as nobody arrives,
+nobody ends and no transfer between tiers lands, the next steps differ from this one only in how far the
+sequences are; as many of them as nothing interrupts are taken at once (INV-15). A rank on which nothing
+happens keeps its plan while others plan anew.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from flashpoint.engine.core import EngineCore
 from flashpoint.engine.events import TokenEvent
-from flashpoint.engine.plan import StepCounts, total_counts
+from flashpoint.engine.plan import WAIT_SECONDS, StepCounts, total_counts
 from flashpoint.engine.request import Request
 from flashpoint.hardware.cost import Resource, StepTime
 from flashpoint.hardware.virtual_clock import VirtualClock
@@ -49,6 +49,10 @@ class TimeUse:
         for sums, values in ((self.resources, time.resources), (self.floors, time.floors)):
             for resource, seconds in values.items():
                 sums[resource] = sums.get(resource, 0.0) + seconds * steps
+
+    def move(self, seconds: float) -> None:
+        """A rank's link to host memory is busy for so long, beside steps."""
+        self.floors["host"] = self.floors.get("host", 0.0) + seconds
 
 
 class Delivery(NamedTuple):
@@ -93,11 +97,11 @@ class Replica(Generic[S]):
         clock: VirtualClock,
         cores: list[tuple[EngineCore, VirtualRank[S]]],
         timer: StepTimer[S],
-        load: Callable[[S, S], float],
+        load: Callable[[S], float],
         *,
         token_times: bool,
     ) -> None:
-        """`load`: how busy a rank is with (encoder, decoder) rows; the busiest one is timed.
+        """`load`: how busy a rank is with rows of either part; the busiest one is timed.
         `token_times`: tell when each token came, and not only the first and the last of an event."""
         self._clock = clock
         self._ranks = [_Rank(core, executor) for core, executor in cores]
@@ -135,7 +139,8 @@ class Replica(Generic[S]):
                     rank.done += len(segment)
                     rank.counts += counts
                     rank.ends.append(segment)
-                    if rank.done >= rank.most or rank.arrived:
+                    landed = rank.executor.transfers.next_landing <= segment[-1]
+                    if rank.done >= rank.most or rank.arrived or landed:
                         delivered += self._finish(rank)
         return delivered
 
@@ -164,18 +169,22 @@ class Replica(Generic[S]):
         working = [rank for rank in self._ranks if rank.steps is not None]
         if not working:
             return
-        if all(not rank.steps.plan.chunks for rank in working if rank.steps is not None):
-            # All wait for blocks on their way between tiers.
-            self._times = None
-            self._segment = np.array([min(rank.executor.transfers.next_landing for rank in working)])
+        now, landing = self._clock.now(), min(rank.executor.transfers.next_landing for rank in working)
+        computing = [rank for rank in working if rank.steps is not None and rank.steps.plan.chunks]
+        if not computing:  # all wait for blocks on their way between tiers
+            wait = min(max(0.0, landing - now), WAIT_SECONDS)
+            time = StepTime(wait, {}, {"host": wait}, {})
+            self._times, self._begun = (time, time), 1
+            self._segment = np.array([max(now, landing) if wait < WAIT_SECONDS else now + wait])
             return
-        steps = min(rank.most - rank.done for rank in working)
-        first = self._time(0)
-        last = first if steps == 1 else self._time(steps - 1)
+        steps = min(rank.most - rank.done for rank in computing)
+        first = self._time(computing, 0)
+        last = first if steps == 1 else self._time(computing, steps - 1)
         self._times, self._begun = (first, last), steps
         # Between two equal steps only positions move on, on which time depends almost linearly.
         seconds = np.linspace(first.seconds, last.seconds, steps) if steps > 1 else np.array([first.seconds])
-        self._segment = self._clock.now() + np.cumsum(seconds)
+        segment = now + np.cumsum(seconds)
+        self._segment = segment[: int(np.searchsorted(segment, landing)) + 1]
 
     def _count(self, steps: int) -> list[tuple[StepCounts, float]]:
         """Of the steps begun together, the first `steps` have ended: what they counted, and how often."""
@@ -194,27 +203,18 @@ class Replica(Generic[S]):
         rank.done, rank.ends, rank.counts = 0, [], []
         plan = rank.core.begin()
         if plan is not None:
-            rank.executor.transfers.start(plan.transfers, self._clock.now())
+            moved = rank.executor.transfers.start(plan.transfers, self._clock.now())
+            self.use.move(moved / len(self._ranks))
             steps = rank.steps = rank.executor.steps(plan)
             rank.most = steps.most
             rank.first = rank.last = steps.rows(0)
             if rank.most > 1:
                 rank.last = steps.rows(rank.most - 1)
 
-    def _time(self, further: int) -> StepTime:
-        """Of the slowest rank, `further` steps on."""
-        rows = [rank.rows(rank.done + further) for rank in self._ranks if rank.steps is not None]
-        busiest = rows[0] if len(rows) == 1 else max(rows, key=lambda r: self._load(r.encoder, r.decoder))
-        return self._timer(
-            StepShape(
-                busiest.encoder,
-                busiest.decoder,
-                busiest.head_rows,
-                busiest.drafted,
-                sum(r.encoder.rows for r in rows),
-                sum(r.decoder.rows for r in rows),
-            )
-        )
+    def _time(self, ranks: Sequence[_Rank[S]], further: int) -> StepTime:
+        """Of a step of ranks, `further` steps on."""
+        rows = [rank.rows(rank.done + further) for rank in ranks]
+        return self._timer(joint_shape(rows, self._load))
 
     def _interrupt(self, number: int) -> None:
         """Something changed on a rank: its plan ends with the step now in flight."""
@@ -242,6 +242,26 @@ class Replica(Generic[S]):
             else:
                 delivered.append(Delivery(event, last, [len(event.tokens)], steps))
         return delivered
+
+
+def joint_shape(ranks: Sequence[RankRows[S]], load: Callable[[S], float]) -> StepShape[S]:
+    """What a step of ranks in lockstep takes the time of.
+
+    They meet in every layer's exchange, so each part of the model takes as long as the rank that is busiest
+    with it: one that only prefills does not hide what another one decodes behind the last source layer.
+    """
+    first = ranks[0]
+    if len(ranks) == 1:
+        rows, behind = first.encoder.rows, first.decoder.rows
+        return StepShape(first.encoder, first.decoder, first.head_rows, first.drafted, rows, behind)
+    return StepShape(
+        max((r.encoder for r in ranks), key=load),
+        max((r.decoder for r in ranks), key=load),
+        max(r.head_rows for r in ranks),
+        max(r.drafted for r in ranks),
+        sum(r.encoder.rows for r in ranks),
+        sum(r.decoder.rows for r in ranks),
+    )
 
 
 def run_alone(replica: Replica[S], clock: VirtualClock, deliver: Callable[[Delivery], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -16,18 +17,22 @@ class TransferLine:
         self._free = 0.0
         self._moving: deque[tuple[float, int]] = deque()
 
-    def start(self, transfers: Iterable[Transfer], now: float) -> None:
-        """Transfers begin at `now`, or when those before them are over."""
+    def start(self, transfers: Iterable[Transfer], now: float) -> float:
+        """Transfers begin at `now`, or when those before them are over. Returns the seconds they take."""
+        taken = 0.0
         for transfer in transfers:
             if not isinstance(transfer, Save | Load):
                 raise NotImplementedError("a disk tier in virtual time: profiles know no disk")
-            self._free = max(now, self._free) + len(transfer.device) * self._seconds_per_block
+            seconds = len(transfer.device) * self._seconds_per_block
+            self._free = max(now, self._free) + seconds
             self._moving.append((self._free, transfer.transfer_id))
+            taken += seconds
+        return taken
 
     @property
     def next_landing(self) -> float:
-        """When the next transfer is over. There must be one."""
-        return self._moving[0][0]
+        """When the next transfer is over; infinity where none moves."""
+        return self._moving[0][0] if self._moving else math.inf
 
     def landed(self, now: float) -> tuple[Landed, ...]:
         """Transfers that are over by `now` and were not told of before."""

@@ -122,7 +122,7 @@ class ModelWork(Protocol[S]):
         """Sums of many sequences, each with `rows` rows from its own first position on."""
         ...
 
-    def load(self, encoder: S, decoder: S) -> float:
+    def load(self, rows: S) -> float:
         """A measure of how busy a rank is with its rows, to find the busiest one."""
         ...
 

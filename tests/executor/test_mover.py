@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from flashpoint.cache.chain_hash import KEY_BYTES
 from flashpoint.cache.disk_store import DiskStore
 from flashpoint.cache.transfer import Fetch, Load, Remove, Run, Save, Store
-from flashpoint.executor.mover import WAIT_SECONDS, Mover
+from flashpoint.engine.plan import WAIT_SECONDS
+from flashpoint.executor.mover import Mover
 
 BLOCKS, HOST_BLOCKS, BLOCK_TOKENS = 9, 7, 2
 WIDTHS = (5, 1, 12)  # bytes of a block in each pool: odd, narrow, even

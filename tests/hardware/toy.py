@@ -40,8 +40,8 @@ class ToyWork:
     def sums_of(self, firsts, rows):
         return ToySums(rows * len(firsts), rows * sum(firsts) + len(firsts) * rows * (rows - 1) // 2)
 
-    def load(self, encoder, decoder):
-        return decoder.positions
+    def load(self, rows):
+        return rows.positions
 
     def step(self, shape, layout):
         return StepWork({})
@@ -63,16 +63,25 @@ SPEC = CacheSpec(
 
 
 def toy_cores(
-    clock, ranks=1, blocks=4096, slots=64, mean=Fraction(351, 100), drafts=5, step_tokens=2048, **config
+    clock,
+    ranks=1,
+    blocks=4096,
+    slots=64,
+    mean=Fraction(351, 100),
+    drafts=5,
+    step_tokens=2048,
+    host_blocks=0,
+    block_seconds=1e-5,
+    **config,
 ):
     capacity = Capacity(
         blocks=blocks, block_tokens=64, slots=slots, max_context=2**20, vocab_size=1000, cache_spec=SPEC,
-        draft_tokens=drafts, block_names=1,
+        draft_tokens=drafts, block_names=1, host_blocks=host_blocks,
     )  # fmt: skip
     engine = EngineConfig(max_step_tokens=step_tokens, max_running=slots, block_tokens=64, **config)
     pairs = []
     for _ in range(ranks):
-        rank = VirtualRank(capacity, ToyWork(), ForcedAcceptance(mean, drafts))
+        rank = VirtualRank(capacity, ToyWork(), ForcedAcceptance(mean, drafts), block_seconds)
         pairs.append((EngineCore(Scheduler(engine, capacity), rank, clock), rank))
     return pairs
 

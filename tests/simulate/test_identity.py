@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -24,11 +25,13 @@ from flashpoint.agentx.schedule.lanes import Lanes, ScheduleConfig
 from flashpoint.agentx.traces.recipe import Recipe, generate_session
 from flashpoint.agentx.traces.streams import build_session
 from flashpoint.cache.config import TierConfig
+from flashpoint.cache.transfer import Tier
 from flashpoint.engine.clock import WallClock
 from flashpoint.engine.config import EngineConfig
 from flashpoint.engine.plan import StepCounts
 from flashpoint.executor.build import build_core, load_for_engine
 from flashpoint.executor.config import ExecutorConfig
+from flashpoint.executor.mover import Mover
 from flashpoint.hardware.machine import load_machine
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import PlannedSteps
@@ -93,26 +96,56 @@ def counted(level):
     return [(row["steps"], [row[name] for name in ("flops", *StepCounts._fields)]) for row in rows]
 
 
-@pytest.mark.parametrize("cache_tokens", [65_536, 2_048], ids=["ample cache", "small cache"])
-def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, monkeypatch):
+def land_at_once(monkeypatch):
+    """Real transfers are over with the step that orders them: when threads end them is chance otherwise."""
+    start, landed = Mover.start, Mover.landed
+    moving: dict[int, int] = {}
+
+    def start_counted(mover, transfers):
+        moving[id(mover)] = moving.get(id(mover), 0) + len(transfers)
+        start(mover, transfers)
+
+    def landed_all(mover, wait=False):
+        over = []
+        while len(over) < moving[id(mover)]:
+            over += landed(mover, wait=True)
+        moving[id(mover)] = 0
+        return tuple(over)
+
+    monkeypatch.setattr(Mover, "start", start_counted)
+    monkeypatch.setattr(Mover, "landed", landed_all)
+
+
+@pytest.mark.parametrize(
+    ("cache_tokens", "host_memory"),
+    [(65_536, 0), (2_048, 0), (2_048, 2**26)],
+    ids=["ample cache", "small cache", "host memory"],
+)
+def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, host_memory, monkeypatch):
+    tiers = TierConfig(host_memory=host_memory)
+    land_at_once(monkeypatch)
     engine = EngineConfig(
         max_step_tokens=512, max_running=8, block_tokens=64, cache_tokens=cache_tokens, max_waiting=100
     )
-    loaded, sized = load_for_engine(folder, engine, ExecutorConfig(threads=1), TierConfig())
+    loaded, sized = load_for_engine(folder, engine, ExecutorConfig(threads=1), tiers)
     clock = WallClock()
     tokenizer = load_tokenizer(folder)
     prompter = Prompter(TokenSource(tokenizer.encode(agent_text(0, 200_000)), 3), tokenizer)
     context = LevelContext(lanes(), 0, "real", clock.now(), clock, lambda record: None)
-    real = InProcessLevel(build_core(loaded, sized, TierConfig(), clock), prompter, context)
+    core = build_core(loaded, sized, tiers, clock)
+    real = InProcessLevel(core, prompter, context)
     real.run(600.0, 600.0, enough(real))
     real.close()
 
     config = DeploymentConfig(
         model=str(folder), formats="float32", layout="TP1", step_tokens=512, sequences=8, drafts=0,
-        cache_tokens=cache_tokens, skew=1.0, fused_reductions=False, shared_in_routed=False,
-        early_loads=False,
+        cache_tokens=cache_tokens, host_memory=host_memory, skew=1.0, fused_reductions=False,
+        shared_in_routed=False, early_loads=False,
     )  # fmt: skip
-    deployment = Deployment(config, load_machine("h100"))
+    machine = load_machine("h100")
+    if host_memory:
+        machine = replace(machine, host_bandwidth=1e20)  # as at once as can be
+    deployment = Deployment(config, machine)
 
     def play_virtually():
         virtual_clock = VirtualClock()
@@ -133,6 +166,7 @@ def test_real_and_virtual_runs_plan_the_same_steps(folder, cache_tokens, monkeyp
     assert served(real)[:done] == served(virtual)[:done]
     if cache_tokens == 2_048:
         assert sum(row[-1] for row in steps(real)[:count]) > 0
+    assert (core.stats().cached_tokens_by_tier[Tier.HOST] > 1_000) == bool(host_memory)
 
     # What was counted of a row is what was counted of the real steps it stands for, nearly: positions between
     # a row's first and last step are taken to move on evenly.

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from flashpoint.agentx.metrics import cache_hit_share
+from flashpoint.cache.transfer import Tier
 from flashpoint.hardware.virtual_rank import PlannedSteps
+from tests.cache.memory import check
 from tests.simulate.harness import facts, play
 
 SHAPES = {
@@ -17,6 +19,16 @@ SHAPES = {
     "front end": {"front_end_cores": 1},
     "little memory": {"blocks": 220, "lanes": 8},
     "no drafts": {"mean": 1, "drafts": 0},
+    "host memory": {"blocks": 500, "lanes": 8, "host_blocks": 4000},
+    "slow host memory": {"blocks": 500, "lanes": 8, "host_blocks": 4000, "block_seconds": 2e-3},
+    "little host memory": {"blocks": 300, "lanes": 8, "host_blocks": 500},
+    "host memory of ranks in lockstep": {
+        "blocks": 250,
+        "lanes": 8,
+        "ranks": 3,
+        "host_blocks": 4000,
+        "block_seconds": 1e-3,
+    },
 }
 
 
@@ -41,6 +53,7 @@ def test_skipping_steps_changes_nothing(monkeypatch, shape):
         assert a.stats().steps == b.stats().steps
         assert a.stats().generated_tokens == b.stats().generated_tokens
         assert a.stats().preemptions == b.stats().preemptions
+        assert a.stats().cached_tokens_by_tier == b.stats().cached_tokens_by_tier
     assert fast.steps().num_rows < slow.steps().num_rows
     # A step of the toy has one kernel, and a row holds what all its steps counted.
     for level in (fast, slow):
@@ -63,6 +76,10 @@ def test_nothing_is_lost(shape):
     for core in cores:
         stats = core.stats()
         assert stats.running == stats.waiting == 0
+        check(core._scheduler._cache, [])
+        assert stats.free_blocks == stats.total_blocks
+    if "host_blocks" in SHAPES[shape]:
+        assert sum(core.stats().cached_tokens_by_tier[Tier.HOST] for core in cores) > 10_000
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from flashpoint.engine.core import StepRecord
 from flashpoint.hardware.machine import load_machine
-from flashpoint.hardware.replica import Delivery
+from flashpoint.hardware.replica import Delivery, joint_shape
 from flashpoint.hardware.virtual_clock import VirtualClock
+from flashpoint.hardware.virtual_rank import RankRows
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
 from flashpoint.simulate.fleet import Job
@@ -148,6 +149,45 @@ def test_links_that_cost_nothing_make_sharing_experts_no_slower():
         same = {"routing": "round_robin", "skew": 1.0}
         apart = serve(jobs, free, layout="TP1", replicas=2, **same).end
         assert serve(jobs, free, layout="DEP2", **same).end <= apart * (1 + 1e-9)
+
+
+LOCKSTEP = Deployment(DeploymentConfig(layout="DEP4", skew=1.0), MACHINE)
+RANK = st.tuples(
+    st.sampled_from([0, 1, 8, 64]),
+    st.sampled_from([100, 30_000, 900_000]),
+    st.sampled_from([0, 100, 1000, 4000]),
+    st.sampled_from([0, 30_000, 500_000]),
+)
+
+
+def rank_rows(decodes, position, prefill, start):
+    """A rank that decodes so many sequences at a position, and prefills a middle chunk from another on."""
+    work = LOCKSTEP.work
+    verified = work.sums_of([position] * decodes, 6)
+    return RankRows(verified + work.sums(start, prefill), verified, 6 * decodes, decodes)
+
+
+def step_seconds(ranks):
+    shape = joint_shape([rank_rows(*rank) for rank in ranks], LOCKSTEP.work.load)
+    return LOCKSTEP.step_time(shape, LOCKSTEP.layout).seconds
+
+
+@given(st.lists(RANK, min_size=4, max_size=4), st.sampled_from([(1, 0), (8, 0), (0, 1), (0, 500)]))
+@settings(max_examples=150, deadline=None)
+def test_more_work_on_a_rank_makes_no_step_of_all_faster(ranks, more):
+    """Which rank is busiest is found by FLOPs, which is not quite time: hence one per cent."""
+    decodes, position, prefill, start = ranks[0]
+    busier = [(decodes + more[0], position, prefill + more[1], start), *ranks[1:]]
+    assert step_seconds(busier) >= 0.99 * step_seconds(ranks)
+
+
+def test_a_prefill_on_one_rank_does_not_hide_decodes_on_another():
+    """All ranks wait for each other in every layer, and behind the last source only the decodes go on."""
+    decodes, prefill, nothing = (64, 100_000, 0, 0), (0, 0, 4000, 0), (0, 0, 0, 0)
+    together = step_seconds([decodes, prefill, nothing, nothing])
+    assert together > step_seconds([nothing, prefill, nothing, nothing]) + 0.4 * step_seconds(
+        [decodes, nothing, nothing, nothing]
+    )
 
 
 def test_energy_is_power_times_time():

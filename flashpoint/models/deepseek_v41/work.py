@@ -58,17 +58,16 @@ class V41Work:
         """See ModelWork."""
         return many_row_sums(self.config, firsts, rows)
 
-    def load(self, encoder: RowSums, decoder: RowSums) -> float:
-        """FLOPs of the rows, nearly: what grows with rows and what grows with contexts (spec 15.2)."""
+    def load(self, rows: RowSums) -> float:
+        """FLOPs of rows that run every layer, nearly: what grows with rows and with contexts (spec 15.2)."""
         c = self.config
         core = 4 * c.num_attention_heads * c.head_dim
         score = 2 * c.index_n_heads * c.index_head_dim
         first, behind = self.encoder, self.decoder
         return (
-            2 * encoder.rows * self._source * self.layer_active
-            + 2 * decoder.rows * (c.num_hidden_layers - self._source) * self.layer_active
-            + core * (first.picks2 * encoder.picked2 + behind.picks1 * decoder.picked1)
-            + score * (first.scores2 * encoder.entries2 + behind.scores1 * decoder.entries1)
+            2 * rows.rows * c.num_hidden_layers * self.layer_active
+            + core * (first.picks2 * rows.picked2 + behind.picks1 * rows.picked1)
+            + score * (first.scores2 * rows.entries2 + behind.scores1 * rows.entries1)
         )
 
     def step(self, shape: StepShape[RowSums], layout: Layout) -> StepWork:

@@ -235,7 +235,7 @@ class RankSteps:
         gemm.add(f.pair_math, 2 * rows * pair, f.pair * pair)
         gemm.add(f.single_math, 2 * rows * single, f.single * single, entries * (f.entry + f.key))
         # Rows that go no further than the last source still project and store its window.
-        only = rows - decoder_rows
+        only = max(0, rows - decoder_rows)  # the two may be those of different ranks
         gemm.add(f.dense_math, 2 * only * c.hidden_size * c.head_dim, caches=only * f.window)
 
     def _engram(self, rows: int, engram: _Sums) -> None:
