@@ -84,9 +84,11 @@ def measure_machine(
 ) -> Measured:
     """Measure with `threads` threads for about `seconds` s; `progress` hears the share that is done.
 
-    Raises InvalidValue for threads that the machine does not have, CheckpointError for a checkpoint that
-    cannot be loaded.
+    Raises InvalidValue for threads that the machine does not have or a negative time, CheckpointError for a
+    checkpoint that cannot be loaded.
     """
+    if not 0 <= seconds < float("inf"):
+        raise InvalidValue("seconds", seconds, "a number of at least 0")
     limits = measure_limits(name, threads)
     return fit_machine(limits, timed_steps(checkpoint, threads, seconds, progress))
 

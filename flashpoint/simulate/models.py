@@ -18,7 +18,9 @@ def load_model_config(model: str) -> ModelConfig:
         released = resources.files("flashpoint.models.deepseek_v41") / "released_config.json"
         return parse_config(json.loads(released.read_text()))
     if model.lower() == "minimax-m3":
-        raise NotImplementedError("minimax-m3: the work of its steps is not counted yet; see docs/log.md")
+        raise NotImplementedError(
+            "minimax-m3: the work of its steps is not counted yet; see docs/simulate.md"
+        )
     path = Path(model)
     if not path.exists():
         raise InvalidValue("model", model, f"{RELEASED}, or a checkpoint folder")

@@ -71,6 +71,11 @@ def test_threads_that_are_not_there(folder, threads):
         measure_machine(folder, "mine", threads, 1.0)
 
 
+def test_a_time_that_cannot_be(folder):
+    with pytest.raises(InvalidValue, match="seconds"):
+        measure_machine(folder, "mine", 1, -1.0)
+
+
 def test_a_place_that_cannot_be_written_is_told_before_measuring(tmp_path):
     result = CliRunner().invoke(app, ["hardware", "measure", "--out", str(tmp_path)])
     assert isinstance(result.exception, InvalidValue)
