@@ -161,8 +161,10 @@ class Deployment:
 
     @property
     def max_context(self) -> int:
-        """Tokens of the longest sequence that an engine takes."""
+        """Tokens of the longest sequence that every engine takes."""
         blocks = self._blocks(self.layout, self.config.step_tokens)
+        if self.prefill_layout is not None:
+            blocks = min(blocks, self._blocks(self.prefill_layout, self.config.prefill_step_tokens))
         return min(self.text.max_position_embeddings, blocks * self.config.block_tokens)
 
     def _blocks(self, layout: Layout, step_tokens: int) -> int:
