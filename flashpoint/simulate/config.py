@@ -48,7 +48,7 @@ class DeploymentConfig:
     host_memory: int = field(
         default=0,
         metadata={
-            "help": "CPU memory of an engine for cached blocks that left the device; 0: none",
+            "help": "CPU memory of an engine that prefills for cached blocks that left the device; 0: none",
             "size": True,
         },
     )

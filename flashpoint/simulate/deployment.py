@@ -145,12 +145,14 @@ class Deployment:
     def fleet(self, clock: VirtualClock, seed: int) -> tuple[Fleet, list[EngineCore]]:
         """A fresh fleet on `clock`, and its engines."""
         c = self.config
-        engines = self._pool(clock, self.layout, c.replicas, c.step_tokens, c.drafts, seed)
+        host = self._host_blocks
         prefill = None
         if self.prefill_layout is not None:
             prefill = self._pool(
-                clock, self.prefill_layout, c.prefill_replicas, c.prefill_step_tokens, 0, seed
+                clock, self.prefill_layout, c.prefill_replicas, c.prefill_step_tokens, 0, host, seed
             )
+            host = 0  # what the device lacks is handed over, and would be copied from host memory once more
+        engines = self._pool(clock, self.layout, c.replicas, c.step_tokens, c.drafts, host, seed)
         cost = FrontEndCost(c.front_end_request, c.front_end_prompt_token, c.front_end_answer_token)
         front_end = FrontEnd(c.front_end_cores, cost)
         fleet = Fleet(clock, engines, prefill, front_end, self.hand_over_seconds)
@@ -159,8 +161,10 @@ class Deployment:
 
     @property
     def max_context(self) -> int:
-        """Tokens of the longest sequence that an engine takes."""
+        """Tokens of the longest sequence that every engine takes."""
         blocks = self._blocks(self.layout, self.config.step_tokens)
+        if self.prefill_layout is not None:
+            blocks = min(blocks, self._blocks(self.prefill_layout, self.config.prefill_step_tokens))
         return min(self.text.max_position_embeddings, blocks * self.config.block_tokens)
 
     def _blocks(self, layout: Layout, step_tokens: int) -> int:
@@ -182,7 +186,14 @@ class Deployment:
         return size // block
 
     def _pool(
-        self, clock: VirtualClock, layout: Layout, replicas: int, step_tokens: int, drafts: int, seed: int
+        self,
+        clock: VirtualClock,
+        layout: Layout,
+        replicas: int,
+        step_tokens: int,
+        drafts: int,
+        host_blocks: int,
+        seed: int,
     ) -> EnginePool:
         c = self.config
         blocks = self._blocks(layout, step_tokens)
@@ -195,7 +206,7 @@ class Deployment:
             cache_spec=self.spec,
             draft_tokens=drafts,
             block_names=self._names,
-            host_blocks=self._host_blocks,
+            host_blocks=host_blocks,
         )
         engine = EngineConfig(
             max_step_tokens=step_tokens,

@@ -99,9 +99,9 @@ class Fleet:
         """A request arrives now. Raises InvalidValue or RequestTooLong for a prompt that no engine takes."""
         if job.prompt_tokens < 1:
             raise InvalidValue("prompt", "0 tokens", "at least one token")
-        limit = self._engines.engines[0][2].max_context
+        limit = min(pool.engines[0][2].max_context for pool in (self._engines, self._prefill) if pool)
         if job.prompt_tokens + 1 > limit:
-            raise RequestTooLong(job.prompt_tokens + 1, limit, "the model's context")
+            raise RequestTooLong(job.prompt_tokens + 1, limit, "an engine's context")
         self._jobs[job.request_id] = job
         ready = self._front_end.ready_at(self._clock.now(), job.prompt_tokens, job.max_tokens)
         if ready <= self._clock.now():
@@ -182,13 +182,17 @@ class Fleet:
         prefill = self._prefill
         if prefill is not None and event.request_id in prefill.place:
             prefill.over(event.request_id)
-            if job is not None and job.max_tokens > 1 and event.error is None:
+            if job is not None and event.error is None and self._goes_on(job):
                 self._send_on(job)
                 return delivery._replace(event=event._replace(finish=None))
         else:
             self._engines.over(event.request_id)
         self._jobs.pop(event.request_id, None)
         return delivery
+
+    def _goes_on(self, job: Job) -> bool:
+        """False where the first token was the last one, asked for or that there is room for."""
+        return job.max_tokens > 1 and job.prompt_tokens + 2 <= self._engines.engines[0][2].max_context
 
     def _send_on(self, job: Job) -> None:
         """Hand a prefilled request over to a decode engine."""

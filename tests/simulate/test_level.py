@@ -128,6 +128,14 @@ def test_sticky_routing_finds_more_than_round_robin():
     assert cache_hit_share(aware.records) > cache_hit_share(spread.records) + 0.1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_sticky_routing_never_finds_less(seed):
+    ten = {"lanes": 10, "replicas": 4, "duration": 60.0, "token_times": False, "seed": seed}
+    sticky, _, _ = play(**ten)
+    spread, _, _ = play(policy="round_robin", **ten)
+    assert cache_hit_share(sticky.records) >= cache_hit_share(spread.records)
+
+
 def test_a_busy_front_end_delays_first_tokens():
     free, _, _ = play(lanes=8, duration=60.0)
     busy, _, _ = play(lanes=8, duration=60.0, front_end_cores=1)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashpoint.engine.core import StepRecord
+from flashpoint.engine.events import FinishReason
+from flashpoint.errors import RequestTooLong
 from flashpoint.hardware.machine import load_machine
 from flashpoint.hardware.replica import Delivery, joint_shape
 from flashpoint.hardware.virtual_clock import VirtualClock
 from flashpoint.hardware.virtual_rank import RankRows
 from flashpoint.simulate.config import DeploymentConfig
 from flashpoint.simulate.deployment import Deployment
-from flashpoint.simulate.fleet import Job
+from flashpoint.simulate.fleet import Fleet, Job
+from flashpoint.simulate.front_end import FrontEnd, FrontEndCost
 from flashpoint.simulate.plan import Planned
 from flashpoint.simulate.play import outcome
 
@@ -98,6 +105,7 @@ LAYOUTS = st.sampled_from(
         {"layout": "DEP2"},
         {"layout": "DEP4", "prefill_layout": "TP2", "prefill_replicas": 2},
         {"layout": "TP2", "replicas": 2, "routing": "round_robin", "acceptance_rule": "sampled"},
+        {"layout": "DEP2", "cache_tokens": 24_576, "host_memory": 2**30},
     ]
 )
 
@@ -130,7 +138,8 @@ def test_nothing_is_lost_and_nothing_made_up(sizes, layout):
     assert {one.request_id: one.max_tokens for one in jobs} == answers
     assert set(ends) == set(answers)
     assert served.total("sampled_tokens") == sum(answers.values())
-    if layout.get("prefill_layout") is None:
+    # After a preemption, and where a decode engine takes over, some of a prompt is computed once more.
+    if layout.get("prefill_layout") is None and not served.total("preemptions"):
         computed = sum(one.prompt_tokens - hits[one.request_id] for one in jobs)
         assert served.total("prefill_rows") - served.total("replay_rows") == computed
     for records in served.steps:
@@ -149,6 +158,64 @@ def test_links_that_cost_nothing_make_sharing_experts_no_slower():
         same = {"routing": "round_robin", "skew": 1.0}
         apart = serve(jobs, free, layout="TP1", replicas=2, **same).end
         assert serve(jobs, free, layout="DEP2", **same).end <= apart * (1 + 1e-9)
+
+
+def test_ranks_that_do_different_things_hold_each_other_up():
+    """Why `no slower` needs equal ranks: one that decodes waits for each chunk that the other prefills."""
+    free = replace(
+        MACHINE, link_bandwidth=1e18, link_latency=0.0, all_to_all_latency=0.0, gather_latency=0.0,
+        all_reduce_latency=0.0,
+    )  # fmt: skip
+    jobs = [job(0, 64, 1000)]
+    for i in range(1, 20, 2):
+        jobs += [job(i, 20_000, 1), job(i + 1, 64, 1)]
+    same = {"routing": "round_robin", "skew": 1.0}
+    apart = serve(jobs, free, layout="TP1", replicas=2, **same)
+    together = serve(jobs, free, layout="DEP2", **same)
+    assert together.end > 1.1 * apart.end
+    during = [s for s in together.steps[1] if s.prefill_rows > 1000]
+    alone = [s for s in apart.steps[0] if s.decode_rows]
+    assert min(s.seconds for s in during) > 1.5 * max(s.seconds / s.steps for s in alone)
+
+
+def test_a_run_does_not_depend_on_the_hashes_of_a_process():
+    """The same options give the same bits in another process, where sets of strings have another order."""
+    code = (
+        "from tests.simulate.test_properties import job, serve\n"
+        "served = serve([job(i, 3000 + 500 * i, 40, 20) for i in range(9)], layout='DEP2', replicas=2, "
+        "cache_tokens=16384, host_memory=2**30, acceptance_rule='sampled')\n"
+        "print(repr(served.end), repr(served.steps), repr([(d.event, list(d.ends)) for d in served.heard]))"
+    )
+    root = Path(__file__).parents[2]
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "77")
+    ]  # fmt: skip
+    assert said[0] == said[1] and len(said[0]) > 10_000
+
+
+@pytest.mark.parametrize("split", [{}, {"prefill_layout": "TP4", "prefill_replicas": 1}])
+def test_an_answer_ends_with_the_context(split):
+    """Whoever decodes: a prompt that fills the cache but for one token gets that token."""
+    for missing in (3, 2, 1):
+        served = serve([job(0, 4096 - missing, 10)], layout="TP4", cache_tokens=4096, **split)
+        assert sum(len(d.event.tokens) for d in served.heard) == missing
+        assert served.heard[-1].event.finish is FinishReason.LENGTH
+    with pytest.raises(RequestTooLong, match="4096"):
+        serve([job(0, 4096, 10)], layout="TP4", cache_tokens=4096, **split)
+
+
+def test_a_prompt_is_refused_when_any_engine_of_its_way_is_too_small():
+    small, large = (Deployment(DeploymentConfig(layout="TP4", cache_tokens=n), MACHINE) for n in (4096, 8192))
+    clock = VirtualClock()
+    (prefill, _), (decode, _) = (d.fleet(clock, 1) for d in (small, large))
+    fleet = Fleet(clock, decode._engines, prefill._engines, FrontEnd(0, FrontEndCost(0, 0, 0)), lambda n: 0.0)
+    with pytest.raises(RequestTooLong):
+        fleet.arrive(job(0, 5000, 10))
+    assert fleet.next_event() is None
 
 
 LOCKSTEP = Deployment(DeploymentConfig(layout="DEP4", skew=1.0), MACHINE)
