@@ -56,8 +56,8 @@ def total(work, name):
 
 
 @pytest.mark.parametrize("layout", ["TP2", "DEP4"])
-def test_what_is_remembered_of_row_counts_holds_for_other_positions_only(layout):
-    """Two steps of as many rows elsewhere, and of other row counts: as if nothing had been counted before."""
+def test_what_is_remembered_of_row_counts_changes_no_step(layout):
+    """Steps of as many rows elsewhere, and of other row counts, are counted as if none had been before."""
     used, layout = V41Work(TEXT), parse_layout(layout)
     cases = (100, 6, 6, 1), (90_001, 6, 6, 1), (90_001, 6, 0, 0), (7, 130, 1, 1)
     for position, rows, head, drafted in cases:
