@@ -18,14 +18,19 @@ OnEvent = Callable[[dict[str, Any]], None]
 
 LINE_EVERY_SECONDS = 10.0
 BAR_EVERY_SECONDS = 0.5
+EVENT_EVERY_SECONDS = 1.0
 
 
 class ReplayProgress:
     """Shows the level that is running; entered for the time of the run."""
 
-    def __init__(self, console: Console, on_event: OnEvent = lambda event: None) -> None:
-        """`on_event` is told the same facts as plain data, `event` says what they are about."""
+    def __init__(
+        self, console: Console, on_event: OnEvent = lambda event: None, *, accelerators: int = 1
+    ) -> None:
+        """`on_event` is told the same facts as plain data, `event` says what they are about.
+        accelerators: rates are per accelerator, as those of levels are."""
         self._console = console
+        self._accelerators = accelerators
         self._on_event = on_event
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -59,7 +64,7 @@ class ReplayProgress:
         self._duration = duration
         self._measured_from: float | None = None
         self._measured = 0.0
-        self._shown = time.monotonic()
+        self._shown = self._told = time.monotonic()
         self._warm = self._done = self._errors = self._tokens = 0
         self._latencies: list[float] = []
         if self._bar:
@@ -80,6 +85,9 @@ class ReplayProgress:
             self._warm += 1
             self._errors += record.status == "error"
             self._show(f"warm-up: {self._warm} requests, {self._errors} failed")
+            if self._is_time_to_tell():
+                warm = {"requests": self._warm, "failed": self._errors}
+                self._on_event({"event": "warmup", "concurrency": self._concurrency, **warm})
             return
         if self._measured_from is None:
             self._measured_from, self._began = record.start, time.monotonic()
@@ -92,9 +100,9 @@ class ReplayProgress:
             if (latency := inter_token_latency(record)) is not None:
                 self._latencies.append(latency)
         if time.monotonic() - self._shown >= self._every:
-            state = self._state()
-            self._show(self._words(state))
-            self._on_event(state)
+            self._show(self._words(self._state()))
+        if self._is_time_to_tell():
+            self._on_event(self._state())
 
     def level_ended(self, level: LevelSummary) -> None:
         """A level is over; its figures are final."""
@@ -132,11 +140,18 @@ class ReplayProgress:
             "duration": self._duration,
             "requests": self._done,
             "failed": self._errors,
-            "tokens_per_s": self._tokens / seconds if seconds >= 1 else None,
+            "tokens_per_s": self._tokens / seconds / self._accelerators if seconds >= 1 else None,
             "interactivity_p90": 1 / latency if latency else None,
             "seconds_to_go": (time.monotonic() - self._began)
             * max(0.0, self._duration / max(seconds, 1e-9) - 1),
         }
+
+    def _is_time_to_tell(self) -> bool:
+        now = time.monotonic()
+        if now - self._told < EVENT_EVERY_SECONDS:
+            return False
+        self._told = now
+        return True
 
     @staticmethod
     def _words(state: dict[str, Any]) -> str:

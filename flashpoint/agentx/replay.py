@@ -92,7 +92,7 @@ def run_replay(config: ReplayConfig, console: Console | None = None) -> RunSumma
     try:
         # uvloop stamps chunks earlier: at 32 streams its lag is less than half that of asyncio's own loop.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_replay(config, corpus, ReplayProgress(console)))
+            runner.run(_replay(config, corpus, ReplayProgress(console, accelerators=config.accelerators)))
     finally:
         sys.setswitchinterval(switch)
     return summarize(read_archive(config.out))

@@ -120,7 +120,7 @@ def run_levels(
 
     `on_event` is told how far the run is; see `ReplayProgress`.
     """
-    progress = ReplayProgress(console or Console(stderr=True), on_event)
+    progress = ReplayProgress(console or Console(stderr=True), on_event, accelerators=run.accelerators)
     check_new_folder(config.out)
     corpus = choose_sessions(config, open_corpus(config.corpus), run.max_context, progress.note)
     writer = ArchiveWriter(

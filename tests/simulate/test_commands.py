@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
+from itertools import pairwise
 
 import pyarrow.parquet as pq
 import pytest
@@ -130,10 +131,24 @@ def test_bad_options_leave_nothing_behind(corpus, tmp_path, load, deployment, sa
     assert not (tmp_path / "run").exists()
 
 
+def test_progress_is_told_in_the_units_of_levels(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("flashpoint.agentx.progress.EVENT_EVERY_SECONDS", 0.0)
+    printed = simulate(corpus, tmp_path / "run", "--json")
+    events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert any(e["event"] == "warmup" for e in events)
+    for lanes in (2, 4):
+        of_level = [e for e in events if e.get("concurrency") == lanes]
+        told = [e for e in of_level if e["event"] == "progress"]
+        assert all(a["measured_seconds"] <= b["measured_seconds"] for a, b in pairwise(told))
+        (ended,) = (e for e in of_level if e["event"] == "level_ended")
+        assert told[-1]["tokens_per_s"] == pytest.approx(ended["tokens_per_s"], rel=0.1)
+        assert told[-1]["interactivity_p90"] == pytest.approx(ended["interactivity_p90"], rel=0.1)
+
+
 def test_json_is_a_stream_of_events(corpus, tmp_path):
     printed = simulate(corpus, tmp_path / "run", "--json")
     events = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    assert [e["event"] for e in events if e["event"] not in ("progress", "note")] == [
+    assert [e["event"] for e in events if e["event"] not in ("warmup", "progress", "note")] == [
         "level_started", "level_ended", "level_started", "level_ended", "result",
     ]  # fmt: skip
     ended = [e for e in events if e["event"] == "level_ended"]
