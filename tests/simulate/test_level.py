@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from flashpoint.agentx.metrics import cache_hit_share
 from flashpoint.cache.transfer import Tier
+from flashpoint.engine.sampling import SamplingParams
+from flashpoint.hardware.named_request import FreshNames, NamedRequest
 from flashpoint.hardware.virtual_rank import PlannedSteps
 from tests.cache.memory import check
+from tests.hardware.toy import STEP, toy_replica
 from tests.simulate.harness import facts, play
 
 SHAPES = {
@@ -72,6 +75,8 @@ def test_skipping_steps_changes_nothing(monkeypatch, shape):
     block_seconds=st.sampled_from([0.0, 1e-4, 2e-3, 1e-2]),
     ranks=st.sampled_from([1, 1, 3]),
     slots=st.sampled_from([3, 64]),
+    policy=st.sampled_from(["session_sticky", "round_robin", "prefix_aware"]),
+    split=st.booleans(),
     seed=st.integers(0, 999),
 )
 @settings(max_examples=15, deadline=None)
@@ -97,6 +102,34 @@ def test_requests_that_are_taken_at_once_hold_the_blocks_of_their_last_step():
         one_by_one(patch)
         slow, _, _ = play(**options)
     assert [r.cached_tokens for r in fast.records] == [r.cached_tokens for r in slow.records]
+
+
+def test_who_arrives_between_two_steps_is_planned_with_the_next():
+    """Where one rank's request ends, its answer may bring a request to another rank at that moment."""
+    clock, replica, _ = toy_replica(ranks=2)
+    fresh = FreshNames()
+
+    def request(name, answer):
+        sampling = SamplingParams(max_tokens=answer, min_tokens=answer, temperature=0.0)
+        return NamedRequest(name, 64, np.empty(0, np.int32), 64, sampling, b"", fresh)
+
+    replica.submit(0, request("long", 1000))
+    replica.submit(1, request("short", 40))
+    tokens, ended, first = 0, None, None
+    replica.begin()
+    while (end := replica.next_end) is not None:
+        clock.wait_until(end)
+        for delivery in replica.advance():
+            event = delivery.event
+            tokens += len(event.tokens)
+            if event.request_id == "short" and event.finish is not None:
+                ended = clock.now()
+                replica.submit(0, request("next", 5))
+            if event.request_id == "next" and first is None:
+                first = clock.now()
+        replica.begin()
+    assert first - ended < 1.5 * STEP
+    assert tokens == 1045
 
 
 @pytest.mark.parametrize("shape", SHAPES)
