@@ -156,6 +156,7 @@ class StepResult:
 
     landed: transfers, of this or of earlier steps, that are over.
     steps: how many steps were run as one (`StepPlan.repeat_blocks`).
+    before_last: where these are several, the tokens that each chunk got in all of them but the last.
     counts: what all of them asked of the machine; None where nobody counts.
     """
 
@@ -164,4 +165,5 @@ class StepResult:
     seconds: float = 0.0
     landed: tuple[Landed, ...] = ()
     steps: int = 1
+    before_last: Sequence[int] = ()
     counts: StepCounts | None = None

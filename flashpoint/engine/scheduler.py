@@ -190,6 +190,8 @@ class Scheduler:
         self._steps += result.steps - 1
         self._cache.land(result.landed)
         sampled = {item.request_id: item for item in result.sampled}
+        if result.steps > 1:
+            self._cover(plan, requests, result.before_last)
         events = []
         for chunk, request in zip(plan.chunks, requests, strict=True):
             if request.state is State.FINISHED:  # aborted while in flight: its result is dropped
@@ -356,6 +358,15 @@ class Scheduler:
         landed, self._in_flight = self._in_flight, None
         return landed
 
+    def _cover(self, plan: StepPlan, requests: Sequence[Request], before_last: Sequence[int]) -> None:
+        """Several steps were run as one: give each sequence the blocks that the last of them would have had,
+        drafts included, before any sequence ends. So the same cached blocks make room as one by one."""
+        for chunk, request, tokens in zip(plan.chunks, requests, before_last, strict=True):
+            known = len(chunk.history) + tokens
+            drafts = max(0, min(self._capacity.draft_tokens, self.context_limit - known - 1))
+            if not self._cache.grow(_held(request.lease), self._blocks_for(known + drafts)):
+                raise RuntimeError(f"{request.request_id} was given more steps than there are blocks for")
+
     def _commit(self, request: Request, chunk: Chunk, sampled: Sampled, steps: int) -> TokenEvent:
         """Take the tokens that count, up to the first stop, and end the request when a stop rule says so."""
         end = len(chunk.history)
@@ -369,8 +380,6 @@ class Scheduler:
         lease = _held(request.lease)
         if count > 1 and (chunk.draft_tokens or steps > 1):
             end += count - 1  # all but the last token are in the caches already
-            if not self._cache.grow(lease, self._blocks_for(end)):
-                raise RuntimeError(f"{request.request_id} was given more steps than there are blocks for")
         request.sample(end, tokens)
         self._publish(request, lease)
         if finish is not None:

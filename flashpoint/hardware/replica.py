@@ -111,6 +111,7 @@ class Replica(Generic[S]):
         self._segment: Moments | None = None
         self._times: tuple[StepTime, StepTime] | None = None
         self._begun = 0
+        self._late: list[Delivery] = []
         self.use = TimeUse()
 
     @property
@@ -129,8 +130,8 @@ class Replica(Generic[S]):
         self._interrupt(rank)
 
     def advance(self) -> list[Delivery]:
-        """The steps in flight end now: commit them, begin the next ones, and return what they gave."""
-        delivered: list[Delivery] = []
+        """The steps in flight end now: commit them, and return what they and any before them gave."""
+        delivered, self._late = self._late, []
         if self._segment is not None:
             segment, self._segment = self._segment, None
             counts = self._count(len(segment))
@@ -150,7 +151,7 @@ class Replica(Generic[S]):
         ended = np.empty(0) if segment is None else segment
         ended = ended[: np.searchsorted(ended, self._clock.now(), "right")]
         counts = self._count(len(ended))
-        delivered: list[Delivery] = []
+        delivered, self._late = self._late, []
         for rank in self._ranks:
             if rank.steps is not None and rank.done + len(ended):
                 rank.done += len(ended)
@@ -164,6 +165,8 @@ class Replica(Generic[S]):
         if self._segment is not None:
             return
         for rank in self._ranks:
+            if rank.steps is not None and rank.arrived:  # between two steps: the next one is planned anew
+                self._late += self._finish(rank)
             if rank.steps is None:
                 self._plan(rank)
         working = [rank for rank in self._ranks if rank.steps is not None]

@@ -85,7 +85,10 @@ class PlannedSteps(Generic[S]):
             for chunk, tokens in zip(self._decodes, gained, strict=True)
         ]
         sampled += [Sampled(chunk.request_id, (0,)) for chunk in self._prefills if chunk.sampling is not None]
-        return StepResult(self.plan.step, tuple(sampled), landed=landed, steps=steps, counts=counts)
+        before = self._pace.tokens_after(steps - 1) if steps > 1 else ()
+        return StepResult(
+            self.plan.step, tuple(sampled), landed=landed, steps=steps, before_last=before, counts=counts
+        )
 
     def tokens_by_step(self, steps: int) -> dict[str, list[int]]:
         """By decoding request, new tokens after each of `steps` equal steps, cut at its end."""

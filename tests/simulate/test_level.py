@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashpoint.agentx.metrics import cache_hit_share
 from flashpoint.cache.transfer import Tier
+from flashpoint.engine.sampling import SamplingParams
+from flashpoint.hardware.named_request import FreshNames, NamedRequest
 from flashpoint.hardware.virtual_rank import PlannedSteps
 from tests.cache.memory import check
+from tests.hardware.toy import STEP, toy_replica
 from tests.simulate.harness import facts, play
 
 SHAPES = {
@@ -61,6 +66,70 @@ def test_skipping_steps_changes_nothing(monkeypatch, shape):
             assert row["kernels"] == pytest.approx(row["steps"])
     read = [np.sum(level.steps()["memory_bytes"].to_numpy()) for level in (fast, slow)]
     assert read[0] == pytest.approx(read[1], rel=1e-4)
+
+
+@given(
+    lanes=st.sampled_from([2, 5, 12]),
+    blocks=st.sampled_from([200, 300, 500, 2000]),
+    host_blocks=st.sampled_from([0, 0, 60, 4000]),
+    block_seconds=st.sampled_from([0.0, 1e-4, 2e-3, 1e-2]),
+    ranks=st.sampled_from([1, 1, 3]),
+    slots=st.sampled_from([3, 64]),
+    policy=st.sampled_from(["session_sticky", "round_robin", "prefix_aware"]),
+    split=st.booleans(),
+    seed=st.integers(0, 999),
+)
+@settings(max_examples=15, deadline=None)
+def test_skipping_steps_evicts_the_same_blocks(**options):
+    """INV-15 where blocks are scarce: each eviction, preemption and transfer comes as one by one."""
+
+    def play_once():
+        level, _, cores = play(duration=60.0, **options)
+        counts = [(s.cached_tokens_by_tier, s.preemptions, s.steps) for s in (c.stats() for c in cores)]
+        return counts, [fact[:3] + fact[6:] for fact in facts(level)]
+
+    fast = play_once()
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        assert play_once() == fast
+
+
+def test_requests_that_are_taken_at_once_hold_the_blocks_of_their_last_step():
+    """A case in which they did not: drafts of the last step had a block that nobody was evicted for."""
+    options = {"lanes": 5, "blocks": 300, "slots": 3, "duration": 60.0, "seed": 380}
+    fast, _, _ = play(**options)
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one(patch)
+        slow, _, _ = play(**options)
+    assert [r.cached_tokens for r in fast.records] == [r.cached_tokens for r in slow.records]
+
+
+def test_who_arrives_between_two_steps_is_planned_with_the_next():
+    """Where one rank's request ends, its answer may bring a request to another rank at that moment."""
+    clock, replica, _ = toy_replica(ranks=2)
+    fresh = FreshNames()
+
+    def request(name, answer):
+        sampling = SamplingParams(max_tokens=answer, min_tokens=answer, temperature=0.0)
+        return NamedRequest(name, 64, np.empty(0, np.int32), 64, sampling, b"", fresh)
+
+    replica.submit(0, request("long", 1000))
+    replica.submit(1, request("short", 40))
+    tokens, ended, first = 0, None, None
+    replica.begin()
+    while (end := replica.next_end) is not None:
+        clock.wait_until(end)
+        for delivery in replica.advance():
+            event = delivery.event
+            tokens += len(event.tokens)
+            if event.request_id == "short" and event.finish is not None:
+                ended = clock.now()
+                replica.submit(0, request("next", 5))
+            if event.request_id == "next" and first is None:
+                first = clock.now()
+        replica.begin()
+    assert first - ended < 1.5 * STEP
+    assert tokens == 1045
 
 
 @pytest.mark.parametrize("shape", SHAPES)
