@@ -72,13 +72,15 @@ def test_no_step_beats_the_machine(corpus, tmp_path, layout):
         assert row["memory_share"] > 0 and row["link_share"] > 0
 
 
-def test_a_real_run_says_what_its_steps_asked_of_the_machine(corpus, tmp_path):
+def test_a_real_run_says_what_its_steps_asked_of_the_machine(tmp_path):
     init_checkpoint("nano", tmp_path / "nano")
+    corpus = tmp_path / "corpus.json"
+    call("sessions", "generate", "--sessions", "2", "--seed", "2", "--scale", "1/256", "--out", str(corpus))
     machine = with_numbers(load_machine("h100"), {"memory_bandwidth": 2e10, "fp32": 5e11})
     write_machine(machine, tmp_path / "cpu.json")
     options = [
         str(tmp_path / "nano"), "--corpus", str(corpus), "--duration", "3", "--warmup-requests", "0",
-        "--threads", "1",
+        "--threads", "1", "--concurrency", "2",
     ]  # fmt: skip
     known, plain = tmp_path / "known", tmp_path / "plain"
     call("replay-engine", *options, "--out", str(known), "--hardware", str(tmp_path / "cpu.json"))
